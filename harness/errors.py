@@ -1,0 +1,26 @@
+"""The one exception a person is meant to read."""
+
+from __future__ import annotations
+
+
+class TilescopeError(Exception):
+    """Bad input or a missing tool: what was wrong and where, then what to do about it.
+
+    The command line prints it as `error: WHAT` and `       REMEDY`, and exits with status 2.
+    """
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.remedy}" if self.remedy else self.what
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """' Did you mean X?' for the nearest of the known words, or nothing."""
+    import difflib
+
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" Did you mean {match[0]}?" if match else ""

@@ -1,0 +1,194 @@
+"""A problem: C = alpha*A*B + beta*C with row-major fp32 matrices, its seeded inputs, its reference and its error bound."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .errors import TilescopeError
+
+DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
+UNIT_ROUNDOFF = 2.0**-24
+"""Half the distance from 1 to the next fp32 number."""
+MAX_ELEMENTS = 2**31 - 1
+"""The stages index a matrix with 32-bit integers."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[m, n] = alpha * A[m, k] @ B[k, n] + beta * C[m, n], row-major, fp32.
+
+    `lda`, `ldb`, `ldc` are leading dimensions in elements (0: the row length). Raises TilescopeError on
+    sizes below 1, leading dimensions shorter than a row, an unknown distribution, or matrices that do not
+    fit in memory.
+    """
+
+    m: int
+    n: int
+    k: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    distribution: str = "normal"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "lda", "ldb", "ldc", "seed"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TilescopeError(f"{name.upper()}={value!r} is not an integer.")
+            least = 1 if name in "mnk" else 0
+            if value < least:
+                raise TilescopeError(f"{name.upper()}={value} is less than {least}.")
+            object.__setattr__(self, name, int(value))
+        for name in ("alpha", "beta"):
+            value = float(np.float32(getattr(self, name)))
+            if not np.isfinite(value):
+                raise TilescopeError(f"{name.upper()}={getattr(self, name)} is not a finite fp32 number.")
+            object.__setattr__(self, name, value)
+        for name, row in (("lda", self.k), ("ldb", self.n), ("ldc", self.n)):
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, row)
+            elif getattr(self, name) < row:
+                raise TilescopeError(
+                    f"{name.upper()}={getattr(self, name)} is shorter than the row of {row} elements it must span."
+                )
+        if self.distribution not in DISTRIBUTIONS:
+            raise TilescopeError(
+                f"unknown input distribution {self.distribution!r}.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
+            )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        for name, (rows, ld) in self.shapes.items():
+            if rows * ld > MAX_ELEMENTS:
+                raise TilescopeError(
+                    f"{name} would have {rows * ld:,} elements; a stage indexes at most {MAX_ELEMENTS:,}.",
+                    "Choose a smaller size.",
+                )
+        need = int(self.bytes * 2.5) + 256 * 2**20
+        have = _available_memory()
+        if need > have:
+            raise TilescopeError(
+                f"the problem {self} needs about {need / 2**30:.1f} GiB of memory; {have / 2**30:.1f} GiB are free.",
+                "Choose a smaller size.",
+            )
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Stored shape (rows, leading dimension) of each matrix."""
+        return {"A": (self.m, self.lda), "B": (self.k, self.ldb), "C": (self.m, self.ldc)}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that A, B and C take as stored."""
+        return 4 * sum(rows * ld for rows, ld in self.shapes.values())
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: a multiply and an add for each of the m*n*k products."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Least DRAM traffic: A and B read once, C written once, and read once where beta is not 0."""
+        return 4 * (self.m * self.k + self.k * self.n + self.m * self.n * (2 if self.beta else 1))
+
+    def __str__(self) -> str:
+        text = f"{self.m}x{self.n}x{self.k}"
+        if self.alpha != 1 or self.beta != 0:
+            text += f" alpha={self.alpha:g} beta={self.beta:g}"
+        if (self.lda, self.ldb, self.ldc) != (self.k, self.n, self.n):
+            text += f" lda={self.lda} ldb={self.ldb} ldc={self.ldc}"
+        return text
+
+    def operands(self) -> Operands:
+        """The seeded inputs of this problem."""
+        return Operands(self)
+
+
+def _available_memory() -> int:
+    """Bytes of memory this process may still take: the machine's, or its control group's where that is less."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    free = page * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as f:
+            fields = dict(line.split(":", 1) for line in f)
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+        with open("/sys/fs/cgroup/memory.max") as f, open("/sys/fs/cgroup/memory.current") as g:
+            limit = f.read().strip()
+            if limit != "max":
+                free = min(free, int(limit) - int(g.read()))
+    except (OSError, KeyError, ValueError):
+        pass
+    return free
+
+
+class Operands:
+    """A, B and C of a problem as stored: fp32 arrays of shape (rows, leading dimension).
+
+    The padding behind each row is NaN, so a stage that reads it is found out. With beta = 0 all of C is NaN:
+    BLAS says C is then not read. `integers` draws from -8..8, so that a product of up to 2^17 terms is exact.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.a = self._draw(0, problem.m, problem.k, problem.lda)
+        self.b = self._draw(1, problem.k, problem.n, problem.ldb)
+        if problem.beta:
+            self.c = self._draw(2, problem.m, problem.n, problem.ldc)
+        else:
+            self.c = np.full((problem.m, problem.ldc), np.nan, np.float32)
+
+    def _draw(self, stream: int, rows: int, columns: int, ld: int) -> np.ndarray:
+        rng = np.random.default_rng([self.problem.seed, stream])
+        match self.problem.distribution:
+            case "normal":
+                x = rng.standard_normal((rows, columns), dtype=np.float32)
+            case "uniform":
+                x = rng.random((rows, columns), dtype=np.float32)
+            case "integers":
+                x = rng.integers(-8, 9, (rows, columns)).astype(np.float32)
+            case _:
+                x = np.zeros((rows, columns), np.float32)
+        if ld == columns:
+            return x
+        stored = np.full((rows, ld), np.nan, np.float32)
+        stored[:, :columns] = x
+        return stored
+
+    @cached_property
+    def _wide(self) -> tuple[np.ndarray, np.ndarray]:
+        p = self.problem
+        return self.a[:, : p.k].astype(np.float64), self.b[:, : p.n].astype(np.float64)
+
+    def reference(self, rows: slice | np.ndarray, columns: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(C, bound) in float64 for a block of rows and columns.
+
+        `bound` is the largest |error| an fp32 stage may show, elementwise, whatever order it sums in:
+        gamma(k + 2) * |alpha| |A||B| + gamma(3) * |beta C|, gamma(n) = n*u / (1 - n*u), u = 2^-24
+        (N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5).
+        """
+        p = self.problem
+        if isinstance(rows, slice) and isinstance(columns, slice) and (rows, columns) == (slice(None), slice(None)):
+            a, b = self._wide
+        else:
+            a = self.a[rows, : p.k].astype(np.float64)
+            b = self.b[:, : p.n][:, columns].astype(np.float64)
+        product = p.alpha * (a @ b)
+        bound = abs(p.alpha) * gamma(p.k + 2) * (np.abs(a) @ np.abs(b))
+        if p.beta:
+            c = self.c[rows, : p.n][:, columns].astype(np.float64)
+            product += p.beta * c
+            bound += gamma(3) * abs(p.beta) * np.abs(c)
+        return product, bound + np.finfo(np.float32).tiny
+
+
+def gamma(n: int) -> float:
+    """Higham's gamma(n) = n*u / (1 - n*u) for fp32 rounding."""
+    return n * UNIT_ROUNDOFF / (1 - n * UNIT_ROUNDOFF)

@@ -1,0 +1,335 @@
+"""nvcc and nvdisasm as a matched pair: from a stage and its tunables to a Binary, through a cache.
+
+The same wrapper source and flags serve the simulator, PyCUDA's SourceModule and Nsight Compute, so that all of them
+speak of the same machine code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from . import cubin as elf
+from .errors import TilescopeError
+from .stage import Stage
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE_FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One SASS instruction as nvdisasm prints it. `pc` in bytes from the function's start."""
+
+    pc: int
+    word: int  # the 128-bit encoding
+    predicate: str  # '', '@P0', '@!UP2', ...
+    opcode: str  # with modifiers: 'LDG.E.128'
+    operands: tuple[str, ...]
+    file: str
+    line: int
+
+    @property
+    def base(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.split(".", 1)[0]
+
+    @property
+    def text(self) -> str:
+        return " ".join(x for x in (self.predicate, self.opcode, ", ".join(self.operands)) if x)
+
+
+@dataclass
+class Kernel:
+    """A function of a Binary: what the ELF file says of it, its instructions, and what ptxas said of spills (bytes)."""
+
+    function: elf.Function
+    instructions: list[Instruction]
+    spill_stores: int = 0
+    spill_loads: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the machine code alone: equal for equal instructions, whatever paths the line table holds."""
+        return hashlib.sha256(b"".join(w.to_bytes(16, "little") for w in self.function.words)).hexdigest()
+
+
+@dataclass
+class Binary:
+    """A compiled stage. `arch` is the compute capability times ten; `sources` maps file name to its text."""
+
+    arch: int
+    cubin: bytes
+    kernels: dict[str, Kernel]
+    sources: dict[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    compiler: str = ""
+    disassembler: str = ""
+    ptxas: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over the machine code of all kernels, in name order."""
+        return hashlib.sha256("".join(f"{n}:{k.hash}\n" for n, k in sorted(self.kernels.items())).encode()).hexdigest()
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel by name. Raises TilescopeError naming those there are."""
+        if name not in self.kernels:
+            raise TilescopeError(
+                f'the compiled source has no kernel {name}; it has {", ".join(self.kernels) or "none"}.',
+                'Declare it extern "C" __global__.',
+            )
+        return self.kernels[name]
+
+    def source_line(self, file: str, line: int) -> str:
+        """The text of a source line, stripped, or nothing where the source is not at hand."""
+        lines = self.sources.get(file, "").splitlines()
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    def sass(self) -> str:
+        """The disassembly as text: address, instruction, source line."""
+        out = []
+        for kernel in self.kernels.values():
+            out.append(f"// {kernel.name}: {kernel.function.registers} registers, sha256 {kernel.hash}")
+            out += [f"/*{i.pc:05x}*/ {i.text} ;  // {Path(i.file).name}:{i.line}" for i in kernel.instructions]
+        return "\n".join(out) + "\n"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths of nvcc and nvdisasm, and the lines in which they state their versions."""
+
+    nvcc: Path
+    nvdisasm: Path
+    nvcc_version: str
+    nvdisasm_version: str
+
+
+def _packaged(tool: str) -> Path | None:
+    """A tool inside NVIDIA's PyPI packages on this interpreter's path."""
+    for folder in map(Path, sys.path):
+        for path in sorted(folder.glob(f"nvidia/*/bin/{tool}")):
+            if os.access(path, os.X_OK):
+                return path
+    return None
+
+
+def _version(tool: Path) -> str:
+    try:
+        out = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise TilescopeError(f"{tool} does not run: {e}.", "Run `make setup` again, or choose another with NVCC=.") from e
+    m = re.search(r"release [\d.]+, V([\d.]+)", out.stdout)
+    if out.returncode or not m:
+        raise TilescopeError(
+            f"{tool} --version failed: {(out.stderr or out.stdout).strip()[:200]}",
+            "Run `make setup` again, or choose another with NVCC=.",
+        )
+    return m[1]
+
+
+@cache
+def tools(nvcc: str | None = None) -> Toolchain:
+    """The compiler and a disassembler at least as new, which reads what the compiler writes.
+
+    nvcc: a path, or None for the packaged one, else the one on PATH. Raises TilescopeError where there is none.
+    """
+    if nvcc:
+        compiler = Path(shutil.which(nvcc) or nvcc).expanduser()
+        if not compiler.is_file():
+            raise TilescopeError(f"NVCC={nvcc}: no such compiler.", "Give the path of an nvcc, or leave NVCC out.")
+    else:
+        found = _packaged("nvcc") or shutil.which("nvcc")
+        if not found:
+            raise TilescopeError("no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc.")
+        compiler = Path(found)
+    beside = compiler.resolve().parent / "nvdisasm"
+    candidates = [p for p in (_packaged("nvdisasm"), beside, shutil.which("nvdisasm")) if p and Path(p).is_file()]
+    if not candidates:
+        raise TilescopeError("no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm.")
+    version = _version(compiler)
+    best = max(((_version(Path(p)), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
+    if _numbers(best[0])[:1] < _numbers(version)[:1]:
+        raise TilescopeError(
+            f"nvdisasm {best[0]} ({best[1]}) is older than nvcc {version} ({compiler}) and may not read its code.",
+            f"pip install 'nvidia-cuda-nvdisasm=={version.split('.')[0]}.*' in .venv.",
+        )
+    return Toolchain(compiler, best[1], version, best[0])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def cache_root() -> Path:
+    """Where compiled stages and the engine are kept: TILESCOPE_CACHE, else .cache in the checkout."""
+    return Path(os.environ.get("TILESCOPE_CACHE") or ROOT / ".cache")
+
+
+def wrapper(stage: Stage) -> str:
+    """The source handed to nvcc: it includes the stage's real file, so that lines and Nsight Compute find it."""
+    return f'#include "{stage.source}"\n'
+
+
+def flags(arch: int, tunables: Mapping[str, int]) -> tuple[str, ...]:
+    """Compiler flags for an architecture and tunables; order is fixed, since it is part of the cache key."""
+    return (f"-arch=sm_{arch}", "-std=c++17", "-lineinfo", *(f"-D{k}={v}" for k, v in tunables.items()))
+
+
+def sources(path: Path) -> dict[str, str]:
+    """The text of a file and of everything it includes with quotes, by path. Raises TilescopeError if one is missing."""
+    found: dict[str, str] = {}
+    todo = [path]
+    while todo:
+        file = todo.pop()
+        if str(file) in found:
+            continue
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as e:
+            raise TilescopeError(f"cannot read source {file}: {e}.") from e
+        found[str(file)] = text
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.M):
+            beside = Path(os.path.normpath(file.parent / name))
+            if beside.exists():
+                todo.append(beside)
+    return found
+
+
+def compile(stage: Stage, tunables: Mapping[str, int], arch: int, nvcc: str | None = None) -> Binary:
+    """Compile a stage for an architecture (compute capability times ten), or take it from the cache.
+
+    Raises TilescopeError with nvcc's own message and line where the source does not compile.
+    """
+    if arch < stage.least_arch:
+        raise TilescopeError(f"{stage.name} needs sm_{stage.least_arch} or newer; DEVICE is sm_{arch}.", "Choose another DEVICE.")
+    chain = tools(nvcc)
+    texts = sources(stage.source)
+    options = flags(arch, tunables)
+    key = hashlib.sha256(
+        json.dumps([CACHE_FORMAT, chain.nvcc_version, chain.nvdisasm_version, options, texts, wrapper(stage)]).encode()
+    ).hexdigest()[:32]
+    entry = cache_root() / "binaries" / key
+    if not (entry / "sass.json").exists():
+        _compile_into(entry, stage, options, chain)
+    code = (entry / "kernel.cubin").read_bytes()
+    binary = assemble(code, (entry / "sass.json").read_text(), (entry / "ptxas.txt").read_text())
+    binary.sources = texts
+    binary.flags = options
+    binary.compiler = chain.nvcc_version
+    binary.disassembler = chain.nvdisasm_version
+    return binary
+
+
+def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: Toolchain) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".compile-", dir=entry.parent))
+    except OSError as e:
+        raise TilescopeError(f"cannot write the cache {entry.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder.") from e
+    try:
+        (work / "wrapper.cu").write_text(wrapper(stage))
+        command = [chain.nvcc, *options, "-Xptxas=-v", "-cubin", "-o", work / "kernel.cubin", work / "wrapper.cu"]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode:
+            raise TilescopeError(f"{stage.source.name} does not compile:\n{_first_errors(run.stderr)}", _remedy(run.stderr))
+        (work / "ptxas.txt").write_text(run.stderr)
+        (work / "sass.json").write_text(disassemble((work / "kernel.cubin"), chain))
+        try:
+            os.replace(work, entry)
+        except OSError:
+            if not entry.exists():  # else another run compiled the same thing meanwhile
+                raise
+    except OSError as e:
+        raise TilescopeError(f"cannot compile {stage.name}: {e}.", "Check the disk, or set TILESCOPE_CACHE to another folder.") from e
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _first_errors(log: str) -> str:
+    lines = [line for line in log.splitlines() if "error" in line.lower() or "fatal" in line.lower()] or log.splitlines()
+    return "\n".join(f"  {line}" for line in lines[:8])
+
+
+def _remedy(log: str) -> str:
+    if "unsupported GNU version" in log or "unsupported clang version" in log:
+        return "The host compiler is too new for this nvcc: install an older g++ and put it first on PATH."
+    if "gcc: not found" in log or "Failed to preprocess host compiler" in log or "No such file or directory" in log and "gcc" in log:
+        return "nvcc needs a C++ host compiler: install g++."
+    return "Correct the source, or the tunables."
+
+
+def disassemble(path: Path, chain: Toolchain | None = None) -> str:
+    """nvdisasm's JSON for a cubin file, line table included. Raises TilescopeError where it cannot read it."""
+    chain = chain or tools()
+    run = subprocess.run([chain.nvdisasm, "-json", "-g", path], capture_output=True, text=True)
+    if run.returncode:
+        raise TilescopeError(f"nvdisasm cannot read {path}: {run.stderr.strip()[:300]}")
+    return run.stdout
+
+
+def load(path: Path, sass: str | None = None) -> Binary:
+    """A Binary from a cubin file, compiled on whatever machine; `sass` is its disassembly where that is at hand."""
+    try:
+        code = path.read_bytes()
+    except OSError as e:
+        raise TilescopeError(f"cannot read {path}: {e.strerror}.") from e
+    return assemble(code, sass if sass is not None else disassemble(path))
+
+
+def assemble(cubin: bytes, disassembly: str, ptxas: str = "") -> Binary:
+    """Join what the ELF file and nvdisasm's JSON say of the same code into a Binary."""
+    head, functions, table = (*json.loads(disassembly), {})[:3]
+    folders, files = table.get("directories", []), table.get("files", [])
+    names = [os.path.join(folders[f["dir-idx"]] if f["dir-idx"] < len(folders) else "", f["file"]) for f in files]
+    version = head["SM"]["version"]
+    kernels = {}
+    read = elf.read(cubin)
+    for listing in functions:
+        name = listing["function-name"]
+        if name not in read:
+            continue
+        file, line, instructions = "", 0, []
+        for n, item in enumerate(listing["sass-instructions"]):
+            if "source-line" in item:
+                index = item.get("source-file-id", -1)
+                file = names[index] if 0 <= index < len(names) else ""
+                line = item["source-line"]
+            instructions.append(
+                Instruction(
+                    pc=n * elf.INSTRUCTION_BYTES,
+                    word=read[name].words[n],
+                    predicate=item.get("predicate", ""),
+                    opcode=item["opcode"],
+                    operands=split_operands(item.get("operands", "")),
+                    file=file,
+                    line=line,
+                )
+            )
+        kernels[name] = Kernel(read[name], instructions, *_spills(ptxas, name))
+    return Binary(arch=version["major"] * 10 + version["minor"], cubin=cubin, kernels=kernels, ptxas=ptxas)
+
+
+def _spills(ptxas: str, kernel: str) -> tuple[int, int]:
+    """Bytes of spill stores and loads that `ptxas -v` reports for a kernel."""
+    m = re.search(rf"Function properties for {re.escape(kernel)}\s*\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads", ptxas)
+    return (int(m[1]), int(m[2])) if m else (0, 0)
+
+
+def split_operands(text: str) -> tuple[str, ...]:
+    """Split at the commas outside brackets."""
+    return tuple(x.strip() for x in re.split(r",(?![^\[(]*[\])])", text) if x.strip())
