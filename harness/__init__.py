@@ -1,1 +1,32 @@
-"""Tilescope: what a CUDA matrix-multiplication kernel does with the hardware, on a machine with a GPU or without one."""
+"""Tilescope: what a CUDA matrix-multiplication kernel does with the hardware, on a machine with a GPU or without one.
+
+    profile = harness.profile("tiled2d", size=512)    profile.values, profile.lines: frames; profile.to_json(): a dict
+    verdicts = harness.verify("tiled2d", BM=128)
+    run = harness.load("profiles/tiled2d/...")        run.manifest, run.runs, run.values, run.lines
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import TilescopeError
+    from .profiling import profile
+    from .record import load
+    from .verification import verify
+
+__all__ = ["TilescopeError", "load", "profile", "verify"]
+_HOMES = {"profile": "profiling", "verify": "verification", "load": "record", "TilescopeError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,266 @@
+"""`python -m harness VERB`: parse, call, print. A verb is one function under @verb.
+
+Exit status: 0; 1 a verdict failed; 2 bad input or environment; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from . import stage as stages
+from .arguments import PROGRAM, VERBS, Option, integer, number, one_of, overview, parse, required, tunables, verb
+from .errors import TilescopeError, nearest
+from .problem import DISTRIBUTIONS
+
+JSON = Option("json", "write the result as JSON to this file; - prints it instead of the text")
+DEVICE = Option("device", "GPU to compile for and to draw bounds for", default="h200")
+NVCC = Option("nvcc", "CUDA compiler to use instead of the packaged one")
+KERNEL = Option("kernel", "stage: a name from `list`, or a path to a stage file")
+PROBLEM = (
+    Option("size", "M, N and K, when they are equal (default 1024)", integer),
+    Option("m", "rows of C", integer),
+    Option("n", "columns of C", integer),
+    Option("k", "columns of A, rows of B", integer),
+    Option("alpha", "C = ALPHA*A*B + BETA*C", number, 1.0),
+    Option("beta", "see ALPHA; with 0, C is never read", number, 0.0),
+    Option("lda", "elements from a row of A to the next (default K)", integer, 0),
+    Option("ldb", "elements from a row of B to the next (default N)", integer, 0),
+    Option("ldc", "elements from a row of C to the next (default N)", integer, 0),
+    Option("seed", "of the random inputs", integer, 0),
+    Option("distribution", f"of the inputs: {', '.join(DISTRIBUTIONS)}", one_of(*DISTRIBUTIONS), "normal"),
+)
+
+
+@verb(JSON)
+def list_(args: argparse.Namespace) -> int:
+    """The ladder: every stage, one line each."""
+    ladder = stages.ladder()
+    output = _Output(args.json)
+    if args.json:
+        output.json([{"stage": s.name, "parent": s.parent, "idea": s.idea, "tunables": dict(s.tunables)} for s in ladder])
+    width = max((len(s.name) for s in ladder), default=0)
+    for s in ladder:
+        output.text(f"{s.name:{width}}  {s.idea}\n")
+    return 0
+
+
+@verb(
+    KERNEL, *PROBLEM, DEVICE,
+    Option("backend", "auto, sim or gpu", one_of("auto", "sim", "gpu"), "auto"),
+    Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
+    Option("record", "yes or no", one_of("yes", "no"), "yes"),
+    NVCC, JSON,
+    bare="kernel", tunables=True,
+)  # fmt: skip
+def profile(args: argparse.Namespace) -> int:
+    """What a stage does with the hardware and why; records the run."""
+    from . import profiling, report
+
+    output = _Output(args.json)
+    options = vars(args) | {"record": args.record == "yes"}
+    del options["json"], options["tunables"]
+    kernel = required(options.pop("kernel"), "profile")
+    with _progress() as progress:
+        result = profiling.profile(kernel, **options, **tunables(args, kernel, "profile"), progress=progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(report.render(result, **_terminal()))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0 if result.ok else 1
+
+
+@verb(
+    Option("kernel", "stage to verify (default: every stage of the ladder)"),
+    Option("count", "random problems on top of the fixed ones", integer, 30),
+    Option("seed", "of the random problems", integer, 0),
+    DEVICE, NVCC, JSON, bare="kernel", tunables=True,
+)  # fmt: skip
+def verify(args: argparse.Namespace) -> int:
+    """Many problems, ragged ones too, through the simulator with every check on."""
+    from . import report, verification
+
+    failed = False
+    results = []
+    output = _Output(args.json)
+    for kernel in [args.kernel] if args.kernel else stages.names():
+        chosen = tunables(args, kernel, "verify")
+        with _progress() as progress:
+            result = verification.verify(
+                kernel, count=args.count, seed=args.seed, device=args.device, nvcc=args.nvcc, progress=progress, **chosen
+            )
+        results.append(result)
+        failed |= not result.ok
+        output.text(report.render_verification(result, **_terminal()))
+        if result.interrupted:
+            raise KeyboardInterrupt
+    if args.json:
+        output.json([r.to_json() for r in results])
+    return 1 if failed else 0
+
+
+@verb(
+    Option("out", "run directory to write (default profiles/bench/TIME-HASH)"),
+    Option("sizes", "matrix sizes, with commas between", default="1024,4096"),
+    JSON,
+)
+def bench(args: argparse.Namespace) -> int:
+    """How long this program itself takes on this machine; records the figures."""
+    from . import bench, report
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = bench.run(sizes=[integer("SIZES")(s) for s in args.sizes.split(",")], out=args.out, progress=progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(report.render_bench(result, **_terminal()))
+    output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0
+
+
+@verb(Option("run", "run directory, or the id of a run"), JSON, bare="run")
+def show(args: argparse.Namespace) -> int:
+    """A recorded run, as it was printed."""
+    from . import record
+
+    run = record.load(required(args.run, "show", "RUN"))
+    output = _Output(args.json)
+    if args.json:
+        output.json(run.manifest)
+    output.text(run.text("profile.txt"))
+    return 0
+
+
+@verb(KERNEL, DEVICE, NVCC, bare="kernel", tunables=True)
+def sass(args: argparse.Namespace) -> int:
+    """The machine code of a stage, with source lines."""
+    from . import device, toolchain
+
+    kernel = required(args.kernel, "sass")
+    found = stages.find(kernel)
+    chosen = found.configure(tunables(args, kernel, "sass"))
+    output = _Output(None)
+    output.text(toolchain.compile(found, chosen, device.find(args.device).cc, args.nvcc).sass())
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        return _complain("interrupted.", status=130)
+    except TilescopeError as e:
+        return _complain(e.what, e.remedy)
+    except MemoryError:
+        return _complain("out of memory.", "Choose a smaller size.")
+    except Exception as e:
+        if os.environ.get("TILESCOPE_TRACEBACK"):
+            raise
+        return _complain(f"a bug in Tilescope: {type(e).__name__}: {e}", "Set TILESCOPE_TRACEBACK=1 for the traceback.")
+
+
+def _complain(what: str, remedy: str = "", status: int = 2) -> int:
+    try:
+        print(f"error: {what}" + (f"\n       {remedy}" if remedy else ""), file=sys.stderr, flush=True)
+    except OSError:
+        pass
+    return status
+
+
+def run(argv: list[str]) -> int:
+    """Parse and call. Raises TilescopeError on bad input."""
+    if not argv or argv[0] in ("help", "-h", "--help"):
+        _write(overview())
+        return 0
+    if argv[0] not in VERBS:
+        raise TilescopeError(f"unknown verb {argv[0]!r}.{nearest(argv[0], list(VERBS))}", f"Known: {', '.join(VERBS)}.")
+    return VERBS[argv[0]].call(parse(argv[0], argv[1:]))
+
+
+class _Output:
+    """Where a verb's result goes: text to standard output, JSON to a file or, instead of the text, to standard output.
+
+    Raises TilescopeError at once if the file cannot be written: before the work, not after it.
+    """
+
+    def __init__(self, target: str | None) -> None:
+        self.target = target
+        if target not in (None, "-"):
+            folder = Path(target).absolute().parent
+            if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise TilescopeError(f"cannot write JSON={target}.", "Give a file in a folder that exists and is writable.")
+
+    def text(self, words: str) -> None:
+        if self.target != "-":
+            _write(words)
+
+    def json(self, data: Any) -> None:
+        from .record import plain
+
+        words = json.dumps(plain(data), indent=1, allow_nan=False) + "\n"
+        if self.target == "-":
+            _write(words)
+            return
+        path = Path(self.target)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            part.write_text(words)
+            os.replace(part, path)
+        except OSError as e:
+            raise TilescopeError(f"cannot write JSON={path}: {e.strerror}.") from e
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _write(words: str) -> None:
+    """Print; a reader that went away (`| head`) ends the output and not the program."""
+    try:
+        sys.stdout.write(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as e:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise TilescopeError(f"cannot write to standard output: {e.strerror}.") from e
+
+
+def _terminal() -> dict[str, Any]:
+    """Width in columns and colour for what is printed: plain text where standard output is not a terminal."""
+    if not sys.stdout.isatty():
+        return {"width": 100, "colour": False}
+    return {"width": min(100, os.get_terminal_size(sys.stdout.fileno()).columns or 100), "colour": "NO_COLOR" not in os.environ}
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, str], None] | None]:
+    """A progress callable that keeps one line of a terminal up to date, or None where standard error is not one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show(done: float, words: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{done:4.0%} {words}"[:110])
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
