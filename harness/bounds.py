@@ -54,7 +54,7 @@ def bounds(launch: Launch, kernel: Kernel, counts: pd.DataFrame, device: Device,
     """The bounds of one launch. `roofs`: measured widths by bound name, per SM and cycle, in place of the device's."""
     t = joined(kernel, counts)
     sms = max(1, min(device.sms, launch.blocks))
-    on = t.executed.groupby(t.pipe).sum()
+    on = t.executed.groupby(t["pipe"]).sum()
     fma, heavy, alu, lsu = (int(on.get(p, 0)) for p in ("fma", "fmaheavy", "alu", "lsu"))
     memory = t.space.isin(("global", "generic", "local"))
     lines, requests = t.lines[memory], t.requests[memory]

@@ -1,7 +1,7 @@
 """THE metric table: every number Tilescope prints is defined here once.
 
 A quantity that Nsight Compute has carries ncu's own name. The others are Tilescope's own, in lower case with
-underscores. Values come from the counts of a launch: a frame with one row per instruction (index `pc`, bytes) and
+underscores; a share is between 0 and 1. Values come from the counts of a launch: a frame with one row per instruction (index `pc`, bytes) and
 int64 columns
 
     executed         warp instructions            requests         warp requests to memory
@@ -84,8 +84,8 @@ _TABLE = (
     Metric("thread_inst_executed_true", "inst", "thread instructions whose predicate was on, as counted in the code itself", "lower", "work"),
     Metric(FFMA, "inst", "fp32 multiply-adds executed by threads", "", "work"),
     Metric("fma_count", "", "multiply-adds done: m*n*k and what padding adds", "lower", "work"),
-    _ratio("ffma_instruction_share", "%", "warp instructions that are multiply-adds", "higher", "work",
-           "inst_executed_ffma", "inst_executed", 100),
+    _ratio("ffma_instruction_share", "share", "warp instructions that are multiply-adds", "higher", "work",
+           "inst_executed_ffma", "inst_executed"),
     Metric("inst_executed_ffma", "inst", "warp instructions that are fp32 multiply-adds", "", "work"),
     _ratio("register_reads_per_ffma", "registers", "registers an FFMA reads from the register file, those kept by .reuse left out",
            "lower", "work", "register_reads_ffma", "inst_executed_ffma"),
@@ -128,14 +128,14 @@ _TABLE = (
     Metric(CONFLICTS_ST, "wavefronts", "passes that bank conflicts add to shared stores", "lower", "bank"),
     _ratio("wavefronts_per_request_shared_ld", "wavefronts", "passes per shared load", "lower", "bank", WAVEFRONTS_LD, "shared_requests_ld"),
     _ratio("wavefronts_per_request_shared_st", "wavefronts", "passes per shared store", "lower", "bank", WAVEFRONTS_ST, "shared_requests_st"),
-    _ratio("bank_conflict_share", "%", "shared-memory passes that are bank conflicts", "lower", "bank", SHARED_EXCESS, SHARED, 100),
+    _ratio("bank_conflict_share", "share", "shared-memory passes that are bank conflicts", "lower", "bank", SHARED_EXCESS, SHARED),
     Metric("shared_words_read", "words", "4-byte words the lanes read from shared memory", "lower", "bank"),
     _ratio("shared_words_read_per_fma", "words", "shared-memory words read per multiply-add", "lower", "bank", "shared_words_read", "fma_count"),
     _ratio("arithmetic_intensity", "FLOP/byte", "operations per byte the lanes ask of global memory", "higher", "memory",
            "fma_count", "global_load_bytes", 2),
     _ratio("arithmetic_intensity_sectors", "FLOP/byte", "operations per byte that global loads move", "higher", "memory",
            "fma_count", "global_load_sector_bytes", 2),
-    _attribute("peak_share_bandwidth_cap", "%", "share of fp32 peak that DRAM bandwidth would allow if every byte asked came from DRAM",
+    _attribute("peak_share_bandwidth_cap", "share", "part of fp32 peak that DRAM bandwidth would allow if every byte asked came from DRAM",
                "higher", "memory"),
     Metric("smsp__inst_executed_op_local_ld.sum", "inst", "local load warp instructions: spills and local arrays read back", "lower", "spill"),
     Metric("smsp__inst_executed_op_local_st.sum", "inst", "local store warp instructions: spills and local arrays written", "lower", "spill"),
@@ -269,8 +269,8 @@ def _finish(v: Values, device: Device | None) -> Values:
 
 
 def bandwidth_cap(intensity: float, device: Device) -> float:
-    """Share of fp32 peak, percent, that DRAM bandwidth allows at an arithmetic intensity in FLOP/byte (the roofline)."""
-    return min(100.0, 100.0 * intensity * device.dram_gbs * 1e9 / (device.peak_tflops * 1e12))
+    """Share of fp32 peak that DRAM bandwidth allows at an arithmetic intensity in FLOP/byte (the roofline)."""
+    return min(1.0, intensity * device.dram_gbs * 1e9 / (device.peak_tflops * 1e12))
 
 
 def totals(launches: Sequence[Values], device: Device | None = None) -> Values:
