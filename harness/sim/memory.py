@@ -1,0 +1,85 @@
+"""The global memory of a simulated launch: A, B and C between guard bands, and a shadow byte for every word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..problem import Operands, Problem
+
+BASE = 0x7F00_0000_0000
+ALIGNMENT = 512  # bytes; cudaMalloc aligns at least to 256
+GUARD = 64 * 1024  # bytes around every matrix
+READABLE, WRITABLE, WRITTEN = 1, 2, 4
+
+
+@dataclass(frozen=True)
+class Region:
+    """A matrix in the arena: first word, rows, columns, leading dimension (elements)."""
+
+    name: str
+    word: int
+    rows: int
+    columns: int
+    ld: int
+
+    @property
+    def words(self) -> int:
+        return (self.rows - 1) * self.ld + self.columns
+
+    @property
+    def address(self) -> int:
+        return BASE + 4 * self.word
+
+
+class Arena:
+    """Device memory holding the operands of a problem.
+
+    `words` is the memory as uint32, `shadow` one byte per word (READABLE, WRITABLE, WRITTEN), `regions` the matrices by
+    name. Every word between and behind the rows is neither readable nor writable; C is not readable where beta is 0.
+    """
+
+    def __init__(self, problem: Problem, operands: Operands) -> None:
+        self.problem = problem
+        sizes = {"A": (problem.m, problem.k, problem.lda), "B": (problem.k, problem.n, problem.ldb), "C": (problem.m, problem.n, problem.ldc)}
+        self.regions: dict[str, Region] = {}
+        at = GUARD
+        for name, (rows, columns, ld) in sizes.items():
+            self.regions[name] = Region(name, at // 4, rows, columns, ld)
+            at = -(-(at + 4 * rows * ld + GUARD) // ALIGNMENT) * ALIGNMENT
+        self.words = np.zeros(at // 4, np.uint32)
+        self.shadow = np.zeros(at // 4, np.uint8)
+        rights = {"A": READABLE, "B": READABLE, "C": WRITABLE | (READABLE if problem.beta else 0)}
+        for name, data in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
+            self.stored(name)[:] = data
+            self._shadow(name)[:, : self.regions[name].columns] = rights[name]
+
+    def stored(self, name: str) -> np.ndarray:
+        """The matrix as stored: fp32, shape (rows, leading dimension); a view."""
+        r = self.regions[name]
+        return self.words[r.word : r.word + r.rows * r.ld].view(np.float32).reshape(r.rows, r.ld)
+
+    def _shadow(self, name: str) -> np.ndarray:
+        r = self.regions[name]
+        return self.shadow[r.word : r.word + r.rows * r.ld].reshape(r.rows, r.ld)
+
+    def written(self) -> np.ndarray:
+        """Which cells of C have been written: bool, shape (m, n)."""
+        return self._shadow("C")[:, : self.problem.n] & WRITTEN != 0
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, in words: 'A[3][7]', 'the padding behind row 3 of A', '12 bytes past the end of B'."""
+        for r in self.regions.values():
+            offset = address - r.address
+            if 0 <= offset < 4 * r.rows * r.ld:
+                row, column = divmod(offset // 4, r.ld)
+                if column < r.columns:
+                    return f"{r.name}[{row}][{column}]"
+                if row < r.rows - 1:
+                    return f"the padding behind row {row} of {r.name}, {column - r.columns + 1} elements past its {r.columns} columns"
+            if -GUARD // 2 <= offset < 0:
+                return f"{-offset} bytes before the start of {r.name} ({r.rows} x {r.columns})"
+            if 0 <= offset - 4 * r.words < GUARD:
+                return f"{offset - 4 * r.words} bytes past the end of {r.name} ({r.rows} x {r.columns})"
+        return "far outside A, B and C"

@@ -1,0 +1,286 @@
+"""Run the launches of a compiled stage on the CPU: C, and per-instruction counts.
+
+Counts depend on a block's class alone: its edge shape and its base addresses modulo 128 bytes. One block of each class is
+therefore enough at any size; C is computed in full where that is cheap, else on those blocks and a few more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..errors import TilescopeError
+from ..problem import Operands, Problem
+from ..stage import Launch
+from ..toolchain import Binary, Kernel
+from . import engine
+from .decode import Decoder
+from .engine import COUNTERS, FAULTS, Job
+from .faults import Fault, explain
+from .memory import BASE, Arena
+
+FULL_LIMIT = 6_000_000_000
+"""Thread instructions up to which `blocks="auto"` computes all of C (about two seconds on two cores)."""
+SAMPLE_LIMIT = 800_000_000
+"""Thread instructions spent on blocks beyond one a class, to check C where it is not computed in full."""
+BUDGET = 100_000_000
+"""Instructions after which a warp counts as caught in an endless loop."""
+STACK = 0x28  # where constant bank 0 holds the initial stack pointer
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass
+class LaunchCounts:
+    """Counts of one launch, scaled to all its blocks: a frame indexed by pc (bytes), one column per counter."""
+
+    launch: Launch
+    kernel: Kernel
+    counts: pd.DataFrame
+    blocks_total: int
+    blocks_run: int
+    classes: int
+
+
+@dataclass
+class Simulation:
+    """What a simulation gives.
+
+    c       fp32 (m, ldc) after the run
+    tiles   None where all of C was computed, else int (count, 4): row0, row1, col0, col1 of each tile that was
+    """
+
+    launches: list[LaunchCounts]
+    c: np.ndarray
+    tiles: np.ndarray | None
+    seconds: float
+    thread_instructions: int
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run(
+    binary: Binary,
+    launches: Sequence[Launch],
+    problem: Problem,
+    operands: Operands,
+    *,
+    blocks: str = "auto",
+    workers: int | None = None,
+    progress: Progress | None = None,
+    budget: int = BUDGET,
+) -> Simulation:
+    """Execute the launches in order. blocks: 'all', 'sample' (one block a class and some more), 'count' (one block a class),
+    or 'auto' ('all' where affordable, else 'sample').
+
+    Raises Fault where a kernel fails a check, TilescopeError where an instruction is not known to the simulator.
+    """
+    if blocks not in ("auto", "all", "sample", "count"):
+        raise ValueError(f"blocks={blocks!r}")
+    arena = Arena(problem, operands)
+    start = time.perf_counter()
+    prepared = [_Prepared(binary, launch, problem, arena, budget, workers or cores()) for launch in launches]
+    mapped = all(p.launch.tile is not None for p in prepared)
+    note = progress or (lambda fraction, text: None)
+    counts: list[np.ndarray] = []
+    ran: list[np.ndarray] = []
+    done = 0
+    if blocks == "all" or not mapped:
+        for p in prepared:
+            everything = np.arange(p.launch.blocks)
+            counts.append(p.run(everything, np.ones_like(everything), note))
+            ran.append(everything)
+        whole = True
+    else:
+        for p in prepared:
+            counts.append(p.run(p.representatives, p.sizes, note))
+            ran.append(p.representatives)
+        total = sum(int(c[:, 1].sum()) for c in counts)
+        whole = blocks == "auto" and total <= FULL_LIMIT
+        if blocks != "count":
+            for n, p in enumerate(prepared):
+                rest = np.setdiff1d(np.arange(p.launch.blocks), ran[n]) if whole else p.more(counts[n], len(prepared), ran[n])
+                p.run(rest, np.zeros_like(rest), note)
+                ran[n] = np.concatenate([ran[n], rest])
+    tiles = None if whole else np.concatenate([p.tiles(r) for p, r in zip(prepared, ran, strict=True)])
+    _check_written(arena, prepared, ran, tiles)
+    done = sum(int(c[:, 1].sum()) for c in counts)
+    return Simulation(
+        launches=[
+            LaunchCounts(p.launch, p.kernel, p.frame(c), p.launch.blocks, len(r), len(p.sizes) if mapped else p.launch.blocks)
+            for p, c, r in zip(prepared, counts, ran, strict=True)
+        ],
+        c=arena.stored("C").copy(),
+        tiles=tiles,
+        seconds=time.perf_counter() - start,
+        thread_instructions=done,
+    )
+
+
+class _Prepared:
+    """A launch decoded and laid out for the engine."""
+
+    def __init__(self, binary: Binary, launch: Launch, problem: Problem, arena: Arena, budget: int, workers: int) -> None:
+        self.binary, self.launch, self.problem, self.arena, self.workers = binary, launch, problem, arena, workers
+        self.kernel = binary.kernel(launch.entry)
+        self.engine = engine.load()
+        function = self.kernel.function
+        self.bank0 = _bank0(binary, self.kernel, launch, problem, arena)
+        self.decoder = Decoder(self.kernel.instructions, {**function.constants, 0: self.bank0}, self.engine.ops)
+        reserved = 1024 if binary.arch >= 90 else 0
+        job = self.job = Job()
+        job.code, job.ncode, job.nslots = ctypes.addressof(self.decoder.bytecode), len(self.kernel.instructions), self.decoder.slots
+        self._constants = _aligned(self.decoder.constants)
+        job.constants = self._constants.ctypes.data
+        self._bank0 = ctypes.create_string_buffer(self.bank0, len(self.bank0))
+        job.bank0, job.bank0_bytes = ctypes.addressof(self._bank0), len(self.bank0)
+        job.memory, job.shadow = arena.words.ctypes.data, arena.shadow.ctypes.data
+        job.base, job.bytes = BASE, arena.words.nbytes
+        job.grid[:], job.block[:] = launch.grid, launch.block
+        job.shared_low = reserved
+        job.shared_high = max(function.static_shared, reserved) + launch.shared
+        job.local_words = _frame(function.frame) // 4
+        job.budget = budget
+        if launch.tile is not None:
+            self._classify()
+
+    def _classify(self) -> None:
+        """representatives: one block per class; sizes: how many blocks each stands for."""
+        index = np.arange(self.launch.blocks)
+        r0, r1, c0, c1 = self.tiles(index).T
+        p, at = self.problem, {name: region.address for name, region in self.arena.regions.items()}
+        key = np.stack(
+            [
+                r1 - r0,
+                c1 - c0,
+                (at["A"] + 4 * r0 * p.lda) % 128,
+                (at["B"] + 4 * c0) % 128,
+                (at["C"] + 4 * (r0 * p.ldc + c0)) % 128,
+            ],
+            axis=1,
+        )
+        _, first, self.sizes = np.unique(key, axis=0, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        self.representatives, self.sizes = first[order], self.sizes[order]
+
+    def tiles(self, index: np.ndarray) -> np.ndarray:
+        """(count, 4) row0, row1, col0, col1 of the tiles that blocks own, clipped to C."""
+        row, column = (np.asarray(x, np.int64) for x in self.launch.origins(np.asarray(index, np.int64)))
+        high, wide = self.launch.tile
+        m, n = self.problem.m, self.problem.n
+        return np.stack([row.clip(0, m), (row + high).clip(0, m), column.clip(0, n), (column + wide).clip(0, n)], axis=1)
+
+    def more(self, counts: np.ndarray, launches: int, ran: np.ndarray) -> np.ndarray:
+        """Blocks beyond the representatives, for checking C: the last one and others drawn at random, within SAMPLE_LIMIT."""
+        cost = max(1, int(counts[:, 1].sum()) // self.launch.blocks)
+        afford = int(np.clip(SAMPLE_LIMIT // launches // cost, 1, 32))
+        rng = np.random.default_rng(self.problem.seed)
+        drawn = np.unique(np.append(rng.integers(0, self.launch.blocks, afford - 1), self.launch.blocks - 1))
+        return np.setdiff1d(drawn, ran)
+
+    def run(self, blocks: np.ndarray, weights: np.ndarray, note: Progress) -> np.ndarray:
+        """Execute blocks; counts are summed with the weights. Shape (instructions, counters)."""
+        job = self.job
+        order = np.argsort(blocks)
+        blocks, weights = np.ascontiguousarray(blocks[order], np.int64), np.ascontiguousarray(weights[order], np.int64)
+        job.blocks, job.weights, job.nblocks = blocks.ctypes.data, weights.ctypes.data, len(blocks)
+        job.next = job.done = job.stop = 0
+        job.nworkers = max(1, min(self.workers, len(blocks)))
+        label = f"{self.kernel.name} {self.launch.label}"
+        counts, record = self.engine.run(job, lambda done: note(done, f"simulating {label}, {len(blocks):,} blocks"))
+        match FAULTS[record.kind]:
+            case "none":
+                return counts
+            case "memory":
+                raise TilescopeError("out of memory while simulating.", "Choose a smaller size.")
+            case "unknown":
+                i = self.kernel.instructions[record.pc]
+                raise TilescopeError(
+                    f"not simulated: {i.text} at {i.pc:#x} ({os.path.basename(i.file)}:{i.line}) of {self.kernel.name}: "
+                    f"the simulator does not know {self.decoder.unknown[record.pc]}.",
+                    "Run it on a GPU, or report the opcode.",
+                )
+        raise explain(record, self.launch, self.kernel, self.binary, self.arena)
+
+    def frame(self, counts: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame(counts, columns=list(COUNTERS), index=pd.Index([i.pc for i in self.kernel.instructions], name="pc"))
+
+
+def _frame(frame: int) -> int:
+    """Bytes of local memory simulated per thread: the frame, and room for what a called function pushes."""
+    return -(-frame // 16) * 16 + 256
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 64 bytes."""
+    buffer = np.zeros(array.size + 16, array.dtype)
+    start = (-buffer.ctypes.data % 64) // array.itemsize
+    view = buffer[start : start + array.size].reshape(array.shape)
+    view[:] = array
+    return view
+
+
+def _bank0(binary: Binary, kernel: Kernel, launch: Launch, problem: Problem, arena: Arena) -> bytes:
+    """Constant bank 0: block and grid size, stack pointer, and the kernel's parameters."""
+    function = kernel.function
+    bank = bytearray(function.constants.get(0, b""))
+    bank += b"\0" * (function.param_base + function.param_bytes - len(bank))
+    struct.pack_into("<6I", bank, 0, *launch.block, *launch.grid)
+    if len(bank) >= STACK + 4:
+        struct.pack_into("<I", bank, STACK, _frame(function.frame))
+    if len(launch.args) != len(function.params):
+        raise TilescopeError(
+            f"kernel {kernel.name} takes {len(function.params)} arguments; launch {launch.label} gives {len(launch.args)}.",
+            "Correct Launch.args in the stage's .py file.",
+        )
+    for (offset, size), value in zip(function.params, arguments(launch, problem, {n: r.address for n, r in arena.regions.items()}), strict=True):
+        form = {(8, int): "<Q", (4, int): "<i", (4, float): "<f"}.get((size, type(value)))
+        if form is None:
+            raise TilescopeError(f"kernel {kernel.name}: argument at byte {offset} takes {size} bytes; {value!r} does not fit it.")
+        struct.pack_into(form, bank, function.param_base + offset, value)
+    return bytes(bank)
+
+
+def arguments(launch: Launch, problem: Problem, addresses: dict[str, int]) -> list[int | float]:
+    """The values of a launch's arguments in order; matrices become addresses. Raises TilescopeError on an unknown name."""
+    known: dict[str, int | float] = {
+        "M": problem.m, "N": problem.n, "K": problem.k, "alpha": problem.alpha, "beta": problem.beta,
+        "lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc, **addresses,
+    }  # fmt: skip
+    values: list[int | float] = []
+    for a in launch.args:
+        if isinstance(a, str) and a not in known:
+            raise TilescopeError(f"launch {launch.label} names an unknown argument {a!r}; known: {', '.join(known)}.")
+        values.append(known[a] if isinstance(a, str) else a)
+    return values
+
+
+def _check_written(arena: Arena, prepared: list[_Prepared], ran: list[np.ndarray], tiles: np.ndarray | None) -> None:
+    """Every cell that the blocks run own must have been written, and no other. Raises Fault."""
+    written = arena.written()
+    name = prepared[0].kernel.name
+    if tiles is None:
+        if not written.all():
+            row, column = np.argwhere(~written)[0]
+            raise Fault("not written", f"C[{row}][{column}] and {int((~written).sum()) - 1:,} other cells of C are never written", name)
+        return
+    for p, blocks in zip(prepared, ran, strict=True):
+        for b, (r0, r1, c0, c1) in zip(blocks, p.tiles(blocks), strict=True):
+            mine = written[r0:r1, c0:c1]
+            if not mine.all():
+                row, column = np.argwhere(~mine)[0] + (r0, c0)
+                raise Fault("not written", f"C[{row}][{column}], which block {b} of launch {p.launch.label} owns, is not written", p.kernel.name)
+            mine[:] = False
+    if written.any():
+        row, column = np.argwhere(written)[0]
+        raise Fault("outside its tile", f"C[{row}][{column}] is written by a block that does not own it", name)
