@@ -9,8 +9,8 @@
 //     a a a a         . . c . .                  for 32 neighbouring elements of B.
 //     . . . .         . . . . .
 //
-// The idea: the grid of threads replaces the two outer loops of the CPU version; cells of C do not depend on each other.
-// What it costs: 8 bytes asked of memory for each multiply-add, because no thread knows what its neighbour has loaded.
+// The idea: the grid of threads replaces the two outer loops of a CPU version, as no cell of C depends on another.
+// What it costs: 8 bytes asked of memory for each multiply-add, as no thread knows what its neighbour has loaded.
 //
 //     make profile KERNEL=naive
 

@@ -15,7 +15,7 @@
 extern "C" __global__ void naive_uncoalesced(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                                              int ldb, float beta, float* C, int ldc)
 {
-    // The one difference to `naive`. It is consistent (block and thread index swapped together), so the answer is right.
+    // The one difference to `naive`: block and thread index are swapped together, so the answer stays right.
     unsigned row = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned col = blockIdx.y * blockDim.y + threadIdx.y;
 

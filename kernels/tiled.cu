@@ -29,7 +29,7 @@ extern "C" __global__ void tiled(int M, int N, int K, float alpha, const float* 
     // A thread beyond the edge of C must not leave: it still loads its share of the tiles and meets the barriers.
     float sum = 0.0f;
     for (unsigned k0 = 0; k0 < K; k0 += TILE) {
-        // Zeros in place of what lies beyond a matrix: they add nothing to the sum, and the loop below keeps its length.
+        // Zeros stand for what lies beyond a matrix: they add nothing, and the loop below keeps its length.
         As[ty][tx] = row < M && k0 + tx < K ? A[row * lda + k0 + tx] : 0.0f;
         Bs[ty][tx] = k0 + ty < K && col < N ? B[(k0 + ty) * ldb + col] : 0.0f;
 

@@ -46,13 +46,16 @@ stage = Stage(
             against="naive",
             tolerance=0.02,  # 96.9 % is rounded: 31.7 to 32.8
             when=lambda c: c.t.TILE == 32 and whole_tiles(c),
-            why="True of the bytes that lanes ask for. Of the sectors that move, 95 % go: naive's warps share the sector"
-            " of A that all their lanes want.",
+            why="True of the bytes that lanes ask for. Of the sectors that move, 95 % go: in naive a warp shares the"
+            " sector of A that all its lanes want.",
         ),
         Claim(
             says="requests to slow memory fall by about {TILE}x against naive",
             article="beginners, 6",
-            metrics=("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
+            metrics=(
+                "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+                "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+            ),
             expect=lambda c: float(c.t.TILE),
             against="naive",
             tolerance=0.02,
@@ -82,7 +85,7 @@ stage = Stage(
             metrics=("sectors_per_request_ld",),
             expect=lambda c: 4.0,
             when=lambda c: c.t.TILE == 32 and whole_tiles(c),
-            why="128 bytes are 4 sectors only if they start on a sector: the leading dimensions must be multiples of 8.",
+            why="128 bytes are 4 sectors only if they start on one: the leading dimensions must be multiples of 8.",
         ),
         Claim(
             says="As and Bs take 2 * TILE * TILE * 4 bytes of shared memory a block",

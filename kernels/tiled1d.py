@@ -27,6 +27,14 @@ stage = Stage(
             "the tiles of A and B, 4 * (BM + BN) * BK bytes, must fit in 48 KiB of shared memory",
             lambda t: 4 * (t.BM + t.BN) * t.BK <= 48 * 1024,
         ),
+        Rule(
+            "the TM sums of a thread must fit in its registers: 255, or its share of the 65536 of a block",
+            lambda t: t.TM + 1 <= min(255, 65536 // threads(t)),
+        ),
+        Rule(
+            "a thread must load at most 256 elements a step, as those loops are unrolled",
+            lambda t: (t.BM + t.BN) * t.BK <= 256 * threads(t),
+        ),
     ),
     claims=(
         Claim(

@@ -11,8 +11,8 @@
 // What it adds to `tiled1d`: reuse along both directions. A block needs TN times fewer threads, so each of them loads
 // more elements of the tiles. Tests for the edges leave the hot loop:
 //
-//     +-----------+---+       main    whole BM x BN tiles; the K loop takes whole BK steps with no test, and one guarded
-//     |   main    | r |               step follows for what is left of K
+//     +-----------+---+       main    whole BM x BN tiles; the K loop takes whole BK steps with no test, and one
+//     |   main    | r |               guarded step follows for what is left of K
 //     |           |   |       edge    right, bottom and corner strips: loads padded with zeros, stores guarded
 //     +-----------+---+
 //     |  bottom   | c |

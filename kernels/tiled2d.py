@@ -9,7 +9,7 @@ def threads(t):
 
 
 def launches(p, t):
-    """Main launch over the whole tiles, then the right, bottom and corner strips; those without a block are left out."""
+    """A main launch over whole tiles, then the right, bottom and corner strips; one without a block is left out."""
     rows, cols = p.m // t.BM, p.n // t.BN
     below, beside = p.m % t.BM > 0, p.n % t.BN > 0
 
@@ -59,6 +59,15 @@ stage = Stage(
             "the tiles of A and B, 4 * (BM + BN) * BK bytes, must fit in 48 KiB of shared memory",
             lambda t: 4 * (t.BM + t.BN) * t.BK <= 48 * 1024,
         ),
+        Rule(
+            "the TM * TN sums and TM + TN operands of a thread must fit in its registers: 255, or its share of the"
+            " 65536 of a block",
+            lambda t: t.TM * t.TN + t.TM + t.TN <= min(255, 65536 // threads(t)),
+        ),
+        Rule(
+            "a thread must load at most 256 elements a step, as those loops are unrolled",
+            lambda t: (t.BM + t.BN) * t.BK <= 256 * threads(t),
+        ),
     ),
     claims=(
         Claim(
@@ -75,9 +84,9 @@ stage = Stage(
             against="tiled1d",
             tolerance=0.05,
             when=lambda c: article_tile(c) and whole_tiles(c),
-            why="Words read fall 4.5x: from 1.125 to 0.25 a multiply-add, where the article takes 1.125 for 1. Wavefronts"
-            " fall far less, or rise: a warp reads 4 rows of As that are TM * BK = 64 words apart, so in one bank, and"
-            " takes 4 wavefronts where one would do; tiled1d's warps read As by broadcast.",
+            why="Words read fall 4.5x: from 1.125 to 0.25 a multiply-add, where the article takes 1.125 for 1."
+            " Wavefronts even rise on sm_90: a warp reads 4 rows of As that are TM * BK = 64 words apart, so in one"
+            " bank, and takes 4 wavefronts where one would do; tiled1d's warps read As by broadcast.",
         ),
         Claim(
             says="a block has BM * BN / (TM * TN) threads",
@@ -91,6 +100,13 @@ stage = Stage(
             metrics=("global_words_loaded_per_thread_per_k",),
             expect=lambda c: (8 + 8) / 8,
             when=lambda c: article_tile(c) and whole_tiles(c),
+        ),
+        Claim(
+            says="at 512 x 512 there are 64 blocks, fewer than an H100's 132 SMs",
+            article="2D, 6",
+            metrics=("launch__grid_size",),
+            expect=lambda c: 64.0,
+            when=lambda c: c.p.m == c.p.n == 512 and c.t.BM == c.t.BN == 64,
         ),
         Claim(
             says="1000 x 1000 has 15 full blocks each way, and 40 rows and columns left for the edge launches",
