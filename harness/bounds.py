@@ -50,7 +50,9 @@ class Bound:
     work: float
 
 
-def bounds(launch: Launch, kernel: Kernel, counts: pd.DataFrame, device: Device, roofs: Mapping[str, float] | None = None) -> list[Bound]:
+def bounds(
+    launch: Launch, kernel: Kernel, counts: pd.DataFrame, device: Device, roofs: Mapping[str, float] | None = None
+) -> list[Bound]:
     """The bounds of one launch. `roofs`: measured widths by bound name, per SM and cycle, in place of the device's."""
     t = joined(kernel, counts)
     sms = max(1, min(device.sms, launch.blocks))
@@ -99,7 +101,9 @@ def _l2(t: pd.DataFrame, device: Device, roofs: Mapping[str, float] | None) -> B
     return Bound("L2", seconds * device.clock_mhz * 1e6, seconds, formula, width is not None, asked)
 
 
-def total(problem: Problem, launches: Sequence[Sequence[Bound]], device: Device, roofs: Mapping[str, float] | None = None) -> list[Bound]:
+def total(
+    problem: Problem, launches: Sequence[Sequence[Bound]], device: Device, roofs: Mapping[str, float] | None = None
+) -> list[Bound]:
     """The bounds of launches that run one after another, with the least DRAM traffic of the whole problem."""
     found = []
     for parts in zip(*launches, strict=True):

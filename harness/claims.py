@@ -44,7 +44,10 @@ class Verdict:
 
 
 def check(
-    stage: Stage, context: SimpleNamespace, metrics: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]] | None = None
+    stage: Stage,
+    context: SimpleNamespace,
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Verdict]:
     """The verdict on each claim that speaks of this context.
 
@@ -69,7 +72,9 @@ def check(
 def _judge(claim: Claim, context: SimpleNamespace, expected: float, metrics: Mapping, baselines: Mapping) -> Verdict:
     unknown = [m for m in claim.metrics if m not in METRICS]
     if unknown or not claim.metrics:
-        return _unchecked(claim, context, f"there is no metric {', '.join(unknown)}." if unknown else "it names no metric.", expected)
+        return _unchecked(
+            claim, context, f"there is no metric {', '.join(unknown)}." if unknown else "it names no metric.", expected
+        )
     missing = [m for m in claim.metrics if m not in metrics]
     if missing:
         return _unchecked(claim, context, f"no value for {', '.join(missing)}.", expected)
@@ -83,7 +88,15 @@ def _judge(claim: Claim, context: SimpleNamespace, expected: float, metrics: Map
         readings.append(Reading(name, value, math.isclose(value, expected, rel_tol=claim.tolerance, abs_tol=1e-12)))
     good, bad = ([r.metric for r in readings if r.holds is held] for held in (True, False))
     verdict = PARTLY.format(", ".join(good), ", ".join(bad)) if good and bad else FAILS if bad else HOLDS
-    return Verdict(_says(claim, context), claim.article, expected, tuple(readings), verdict, claim.why if bad else "", claim.against)
+    return Verdict(
+        _says(claim, context),
+        claim.article,
+        expected,
+        tuple(readings),
+        verdict,
+        claim.why if bad else "",
+        claim.against,
+    )
 
 
 def _unchecked(claim: Claim, context: SimpleNamespace, why: str, expected: float = math.nan) -> Verdict:

@@ -114,13 +114,19 @@ def _bank_conflicts(v: _View) -> list[Finding]:
         what = f"a {row.width}-byte {row.kind if row.kind != 'copy' else 'copy'} takes {each:.3g} wavefronts where {ideal:.3g} would do"
         whole = v.values["derived__memory_l1_wavefronts_shared_excessive"]
         if found or len(excess) == 1:
-            start = f"{100 * waste / wavefronts:.0f} % of shared-memory wavefronts are bank conflicts of {v.at(file, line)}"
+            start = (
+                f"{100 * waste / wavefronts:.0f} % of shared-memory wavefronts are bank conflicts of {v.at(file, line)}"
+            )
         else:
             start = (
                 f"{100 * whole / wavefronts:.0f} % of shared-memory wavefronts are bank conflicts, "
                 f"{100 * waste / whole:.0f} % of them from {v.at(file, line)}"
             )
-        found.append(Finding(f"{start}: {what}.", _unconflict(row, len(rows)), file, line, v.share(waste, v.device.data_wavefronts)))
+        found.append(
+            Finding(
+                f"{start}: {what}.", _unconflict(row, len(rows)), file, line, v.share(waste, v.device.data_wavefronts)
+            )
+        )
     return found
 
 
@@ -132,7 +138,11 @@ def _unconflict(row: pd.Series, loads: int) -> str:
             f"{step} * (threads across) apart, so that neighbouring threads read neighbouring pieces."
         )
     if row.kind == "load":
-        also = ", or store the tile transposed, so that a thread's words are neighbours and load as float4" if loads >= 4 else ""
+        also = (
+            ", or store the tile transposed, so that a thread's words are neighbours and load as float4"
+            if loads >= 4
+            else ""
+        )
         return f"The lanes' rows start in the same bank: pad the tile's rows by one word{also}."
     if row.width >= 8:
         return "The lanes' rows start in the same bank: pad the tile's rows by 4 words, which keeps them aligned, or swizzle them."
@@ -182,7 +192,11 @@ def _neighbours(instructions: Iterable[Instruction]) -> int:
     offsets: dict[str, set[int]] = {}
     for i in instructions:
         m = next((m for o in i.operands if (m := _ADDRESS.search(o))), None)
-        if m and i.base in ("LDG", "STG", "LDS", "STS", "LD", "ST") and not re.search(r"\.(64|128|[US](8|16))\b", i.opcode):
+        if (
+            m
+            and i.base in ("LDG", "STG", "LDS", "STS", "LD", "ST")
+            and not re.search(r"\.(64|128|[US](8|16))\b", i.opcode)
+        ):
             offsets.setdefault(i.base + m[1], set()).add(int(m[2] or "0", 16))
     longest = 0
     for seen in offsets.values():
@@ -226,10 +240,12 @@ def _bottleneck(v: _View) -> list[Finding]:
     if tflops >= NEAR_PEAK * peak or worst.name not in MOVES:
         return []
     file, line = _costliest_line(v, worst.name)
-    sentence = (
-        f"{_NAMES.get(worst.name, worst.name)} bounds it: {tflops:.3g} TFLOPS of {peak:.3g} are attainable. A bound, not a time."
+    sentence = f"{_NAMES.get(worst.name, worst.name)} bounds it: {tflops:.3g} TFLOPS of {peak:.3g} are attainable. A bound, not a time."
+    beyond = (
+        1
+        - tflops / peak
+        - sum(f.cost for check in (_bank_conflicts, _uncoalesced) for f in check(v) if worst.name == "data stage")
     )
-    beyond = 1 - tflops / peak - sum(f.cost for check in (_bank_conflicts, _uncoalesced) for f in check(v) if worst.name == "data stage")
     return [Finding(sentence, MOVES[worst.name](v), file, line, max(LEAST, beyond))]
 
 
@@ -251,9 +267,13 @@ def _less_memory(v: _View) -> str:
     return f"Compute more cells per thread (larger TM, TN): {words:.3g} shared words are read per multiply-add."
 
 
-_LESS_INTEGER = "Unroll the inner loop, and move index arithmetic out of it: step pointers instead of computing indices."
+_LESS_INTEGER = (
+    "Unroll the inner loop, and move index arithmetic out of it: step pointers instead of computing indices."
+)
 MOVES: dict[str, Callable[[_View], str]] = {
-    "issue": lambda v: "Fewer instructions per multiply-add: wider loads (float4), more cells per thread, index arithmetic out of the loop.",
+    "issue": lambda v: (
+        "Fewer instructions per multiply-add: wider loads (float4), more cells per thread, index arithmetic out of the loop."
+    ),
     "FMA heavy half": lambda v: _LESS_INTEGER,
     "ALU pipe": lambda v: _LESS_INTEGER,
     "register bank 0": lambda v: _fewer_reads(v),
@@ -261,7 +281,9 @@ MOVES: dict[str, Callable[[_View], str]] = {
     "LSU": _less_memory,
     "data stage": _less_memory,
     "tag stage": _less_memory,
-    "DRAM": lambda v: "The problem itself is bound by bandwidth: a larger one, or several at once, would use the arithmetic.",
+    "DRAM": lambda v: (
+        "The problem itself is bound by bandwidth: a larger one, or several at once, would use the arithmetic."
+    ),
 }
 
 
@@ -269,7 +291,9 @@ def _fewer_reads(v: _View) -> str:
     return _REORDER if v.values["ffma_instruction_share"] > 0.5 else _LESS_INTEGER
 
 
-_REORDER = "Visit the outer product so that consecutive multiply-adds keep one operand (.reuse), as in a snake along its rows."
+_REORDER = (
+    "Visit the outer product so that consecutive multiply-adds keep one operand (.reuse), as in a snake along its rows."
+)
 
 
 def _costliest_line(v: _View, name: str) -> tuple[str, int]:
@@ -296,7 +320,11 @@ def _registers(v: _View) -> list[Finding]:
     bank = max((v.bound(f"register bank {n}") for n in (0, 1)), key=lambda b: b.seconds)
     fma = v.bound("FMA pipe")
     worst = bottleneck(v.found)
-    if worst.name == bank.name or bank.seconds < 0.8 * v.seconds or bank.seconds < 1.05 * max(fma.seconds, v.bound("issue").seconds):
+    if (
+        worst.name == bank.name
+        or bank.seconds < 0.8 * v.seconds
+        or bank.seconds < 1.05 * max(fma.seconds, v.bound("issue").seconds)
+    ):
         return []
     file, line = _costliest_line(v, bank.name)
     reads = v.values["register_reads_per_ffma"]
@@ -341,13 +369,20 @@ def _low_occupancy(v: _View) -> list[Finding]:
     """
     held = occupancy(v.kernel, v.launch, v.device)
     warps = held.warps / v.device.partitions
-    accumulators = {i.operands[0] for i in v.kernel.instructions if i.base == "FFMA" and i.operands[0] == i.operands[-1].removesuffix(".reuse")}
+    accumulators = {
+        i.operands[0]
+        for i in v.kernel.instructions
+        if i.base == "FFMA" and i.operands[0] == i.operands[-1].removesuffix(".reuse")
+    }
     independent = warps * max(1, len(accumulators))
     if held.percent >= 50 or warps >= 2 and independent >= 16:
         return []
     what = {
         "registers": (f"{v.kernel.function.registers} registers per thread", "Use fewer registers: smaller TM or TN."),
-        "shared memory": (f"{v.values['shared_bytes_per_block']:,.0f} bytes of shared memory per block", "Use smaller tiles: less BK, or BM and BN."),
+        "shared memory": (
+            f"{v.values['shared_bytes_per_block']:,.0f} bytes of shared memory per block",
+            "Use smaller tiles: less BK, or BM and BN.",
+        ),
         "blocks": (f"blocks of only {v.launch.threads} threads", "Use larger blocks."),
         "warps": (f"blocks of {v.launch.threads} threads", "Use smaller blocks."),
     }
@@ -362,7 +397,13 @@ def _small_grid(v: _View) -> list[Finding]:
     idle = 1 - blocks / sms / rounds
     if blocks < sms:
         sentence = f"{blocks} blocks on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
-        return [Finding(sentence, "Use smaller BM and BN, or split K over several blocks; a larger problem would fill it.", cost=idle)]
+        return [
+            Finding(
+                sentence,
+                "Use smaller BM and BN, or split K over several blocks; a larger problem would fill it.",
+                cost=idle,
+            )
+        ]
     if idle < 0.1:
         return []
     sentence = f"{blocks} blocks on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
@@ -374,7 +415,9 @@ def _padding(v: _View) -> list[Finding]:
     if not done or done < 1.1 * needed:
         return []
     waste = 1 - needed / done
-    sentence = f"{100 * waste:.0f} % of the multiply-adds work on padding: the tiles reach beyond the edges of the matrices."
+    sentence = (
+        f"{100 * waste:.0f} % of the multiply-adds work on padding: the tiles reach beyond the edges of the matrices."
+    )
     return [Finding(sentence, "Use smaller tiles for this shape, or for its edges.", cost=waste)]
 
 

@@ -96,7 +96,21 @@ _BARE_REGISTER = re.compile(r"U?R(\d+|Z)(\.\w+)*")
 _PREDICATE = re.compile(r"!?U?P(\d|T|R)")
 _UNARY = {"MOV", "MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "IABS", "I2I", "R2UR", "F2FP", "I2FP"}
 """One source, held in the second operand slot."""
-_NO_DESTINATION = {"ISETP", "FSETP", "DSETP", "HSETP2", "FCHK", "PSETP", "R2P", "RET", "BRX", "JMX", "WARPSYNC", "BAR", "NANOSLEEP"}
+_NO_DESTINATION = {
+    "ISETP",
+    "FSETP",
+    "DSETP",
+    "HSETP2",
+    "FCHK",
+    "PSETP",
+    "R2P",
+    "RET",
+    "BRX",
+    "JMX",
+    "WARPSYNC",
+    "BAR",
+    "NANOSLEEP",
+}
 
 
 def sources(instruction: Instruction) -> tuple[tuple[int, int, bool], ...]:

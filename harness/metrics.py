@@ -57,7 +57,9 @@ def _attribute(name: str, unit: str, meaning: str, better: str = "", group: str 
     return Metric(name, unit, meaning, better, group, additive=False)
 
 
-def _ratio(name: str, unit: str, meaning: str, better: str, group: str, numerator: str, denominator: str, scale: float = 1.0) -> Metric:
+def _ratio(
+    name: str, unit: str, meaning: str, better: str, group: str, numerator: str, denominator: str, scale: float = 1.0
+) -> Metric:
     return Metric(name, unit, meaning, better, group, additive=False, over=(numerator, denominator), scale=scale)
 
 

@@ -63,7 +63,10 @@ def occupancy(kernel: Kernel, launch: Launch, device: Device) -> Occupancy:
         limits["shared memory"] = 0
     blocks = min(limits.values())
     if blocks == 0:
-        raise TilescopeError(f"{launch.entry} cannot run on {device.name}: {_excess(launch, kernel, wanted, device)}", "Choose smaller tiles.")
+        raise TilescopeError(
+            f"{launch.entry} cannot run on {device.name}: {_excess(launch, kernel, wanted, device)}",
+            "Choose smaller tiles.",
+        )
     return Occupancy(
         limits=limits,
         blocks=blocks,
