@@ -1,0 +1,72 @@
+# Tilescope's front door. `make help` lists what can be typed; .venv is set up by whatever first needs it.
+#
+# To add a verb of `python -m harness`, add one line `verb: $(ts.base) ; $(ts.run) ## ARGUMENTS | help` below.
+# Names here begin with `ts.`, so that none is one that a person gives on the command line.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-print-directory
+unexport PYTHONHOME PYTHONPATH
+
+# The variables given on the command line, as shell-quoted NAME=VALUE words. Those of the environment do not count.
+# They are not exported either: make would expand them for the environment, $(shell ...) included.
+ts.given := $(sort $(foreach ts.v,$(filter-out PYTHON SHELL CURDIR MAKE% MFLAGS .%,$(.VARIABLES)),$(if $(filter command,$(origin $(ts.v))),$(ts.v))))
+ts.words = $(foreach ts.v,$(ts.given),'$(subst ','\'',$(ts.v)=$(value $(ts.v)))')
+unexport $(ts.given)
+
+define ts.newline
+
+
+endef
+$(foreach ts.v,$(ts.given),$(if $(findstring $(ts.newline),$(value $(ts.v))),$(error $(ts.v) holds a line break)))
+ts.plain := help setup lab test lint clean distclean
+ifeq ($(filter-out $(ts.plain),$(or $(MAKECMDGOALS),help)),)
+  $(if $(ts.given),$(error make $(or $(MAKECMDGOALS),help) takes no variables: $(ts.given)))
+endif
+
+ts.python := $(if $(filter command,$(origin PYTHON)),$(value PYTHON))
+ts.redo := $(if $(ts.python),ts.always,$(shell [ -x .venv/bin/python ] || echo ts.always))
+ts.base := .venv/.ready-dev
+ts.run = @.venv/bin/python -m harness $@ $(ts.words)
+
+list:     $(ts.base) ; $(ts.run) ## | the ladder: every stage, one line each
+profile:  $(ts.base) ; $(ts.run) ## KERNEL= | what the hardware does with a stage and why; records the run
+verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too, with every check on
+sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with source lines
+show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
+bench:    $(ts.base) ; $(ts.run) ## | how long Tilescope itself takes on this machine; records the figures
+setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
+	@echo ".venv is ready"
+
+test: $(ts.base) ## | the tests that need no GPU
+	@.venv/bin/python -m pytest -q -n auto --maxprocesses 8 -m "not gpu"
+
+lint: $(ts.base) ## | ruff: checks and format
+	@.venv/bin/python -m ruff check -q .
+	@.venv/bin/python -m ruff format -q --check .
+
+lab: $(ts.base) .venv/.ready-lab ## | JupyterLab in analysis/
+	@.venv/bin/python -m jupyterlab analysis
+
+clean: ## | remove caches and build leftovers; recorded runs and .venv stay
+	@rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	@find . -path ./.venv -prune -o -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## | clean, and remove .venv
+	@rm -rf .venv
+
+help: ## | this list
+	@echo 'Tilescope: what a CUDA matmul kernel does with the hardware, and why.'
+	@echo
+	@echo '  make profile KERNEL=tiled2d'
+	@echo
+	@sed -n 's/^\([a-z][a-z-]*\):.* ## \(.*\)| \(.*\)/\1 \2|\3/p' Makefile | while IFS='|' read -r left right; do printf '  %-18s %s\n' "$$left" "$$right"; done
+	@echo
+	@echo 'Variables count only on the command line. KERNEL is a name that `make list` shows, or a path to a stage file.'
+	@echo 'SIZE, or M N K; ALPHA BETA SEED; DEVICE=h200, h100, a100, rtx4090, ...; BACKEND=auto, sim, gpu; NVCC; OUT; JSON;'
+	@echo 'any other is a tunable of the stage (TILE=16). All options of a verb: .venv/bin/python -m harness VERB --help'
+
+.venv/.ready-dev .venv/.ready-lab: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
+	@sh harness/bootstrap.sh '$(subst ','\'',$(ts.python))' $*
+
+.PHONY: ts.always $(shell sed -n 's/^\([a-z][a-z-]*\):.* ## .*/\1/p' Makefile)
