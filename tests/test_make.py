@@ -218,5 +218,5 @@ def test_readme_knows_every_target() -> None:
     readme = (ROOT / "README.md").read_text()
     for target in re.findall(r"^([a-z][a-z-]*):(?!=)", MAKEFILE, re.M):
         assert f"make {target}" in readme, f"README.md does not mention make {target}"
-    for target in re.findall(r"make ([a-z][a-z-]*)", readme):
+    for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", readme, re.M):
         assert re.search(rf"^{target}:", MAKEFILE, re.M), f"README.md mentions make {target}, which does not exist"
