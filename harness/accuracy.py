@@ -51,8 +51,8 @@ class Accuracy:
         """One sentence about the worst cell."""
         cell = f"C[{self.row},{self.column}] is {self.got:.9g} and should be {self.expected:.9g}"
         if self.wrong:
-            demand = "to the bit" if self.exact else f"within {self.bound:.3g}"
-            return f"{self.wrong:,} of {self.checked:,} cells are wrong; {cell} {demand}"
+            much = "" if self.exact or not np.isfinite(self.share) else f", {self.share:,.3g} times the error bound away"
+            return f"{self.wrong:,} of {self.checked:,} cells are wrong; {cell}{much}"
         return f"{self.checked:,} cells checked; largest error {self.max:.3g}, bound {self.bound:.3g}"
 
 

@@ -1,0 +1,187 @@
+"""The verification pack: is a stage right on every kind of problem? Through the simulator, all of its checks on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import accuracy, sim, toolchain
+from . import device as devices
+from . import stage as stages
+from .errors import TilescopeError
+from .problem import Problem
+from .profiling import configure
+from .stage import Stage
+
+COUNT = 30
+"""Random problems unless the caller says otherwise."""
+LARGEST = 200
+"""Largest m, n of a random problem: all kinds of edges at a cost of milliseconds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem of the pack, and the group it stands for in the table."""
+
+    group: str
+    problem: Problem
+
+    @property
+    def exact(self) -> bool:
+        """Integer inputs whose product fp32 holds exactly: C must be right to the bit."""
+        p = self.problem
+        return p.distribution == "integers" and float(p.alpha).is_integer() and float(p.beta).is_integer() and p.k <= 2**14
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case: how C compares, or the fault that the simulator stopped at."""
+
+    case: Case
+    accuracy: accuracy.Accuracy | None
+    fault: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.accuracy is not None and self.accuracy.ok
+
+    @property
+    def why(self) -> str:
+        """One line or more on what is wrong, or nothing."""
+        return "" if self.ok else self.fault or str(self.accuracy)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.case.group, "problem": asdict(self.case.problem), "ok": self.ok,
+            "error": self.accuracy.to_json() if self.accuracy else None, "fault": self.fault or None,
+        }  # fmt: skip
+
+
+@dataclass
+class Verification:
+    """Verdicts of a stage, in the order they were reached; `interrupted` by Ctrl-C before the last of `planned` cases."""
+
+    stage: Stage
+    tunables: dict[str, int]
+    device: devices.Device
+    planned: int
+    verdicts: list[Verdict] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return all(v.ok for v in self.verdicts)
+
+    @property
+    def failed(self) -> list[Verdict]:
+        return [v for v in self.verdicts if not v.ok]
+
+    def groups(self) -> dict[str, list[Verdict]]:
+        """Verdicts by group, in the order of the pack."""
+        found: dict[str, list[Verdict]] = {}
+        for v in self.verdicts:
+            found.setdefault(v.case.group, []).append(v)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage.name, "tunables": self.tunables, "device": self.device.name, "ok": self.ok,
+            "planned": self.planned, "interrupted": self.interrupted, "verdicts": [v.to_json() for v in self.verdicts],
+        }  # fmt: skip
+
+
+def verify(
+    kernel: str | Path,
+    *,
+    count: int = COUNT,
+    seed: int = 0,
+    device: str = "h200",
+    nvcc: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    **tunables: int,
+) -> Verification:
+    """Run a stage on every case of the pack and on `count` seeded random problems.
+
+    A wrong C or a fault is a failed verdict, and the rest still runs. Ctrl-C ends the pack early and keeps what is
+    finished. Raises TilescopeError on bad input, or where the stage does not compile.
+    """
+    if count < 0:
+        raise TilescopeError(f"COUNT={count} is less than 0.")
+    stage = stages.find(str(kernel))
+    target = devices.find(device)
+    chosen = configure(stage, tunables)
+    binary = toolchain.compile(stage, chosen, target.cc, nvcc)
+    cases = [*pack(chosen), *random_cases(count, seed)]
+    result = Verification(stage, chosen, target, len(cases))
+    try:
+        for done, case in enumerate(cases):
+            if progress:
+                progress(done / len(cases), f"{stage.name}: {case.problem}")
+            result.verdicts.append(_judge(stage, chosen, binary, case))
+    except KeyboardInterrupt:
+        result.interrupted = True
+    return result
+
+
+def _judge(stage: Stage, tunables: dict[str, int], binary: toolchain.Binary, case: Case) -> Verdict:
+    operands = case.problem.operands()
+    try:
+        done = sim.run(binary, stage.plan(case.problem, tunables), case.problem, operands, blocks="all")
+    except sim.Fault as fault:
+        return Verdict(case, None, str(fault))
+    return Verdict(case, accuracy.check(done.c, done.tiles, operands, case.exact))
+
+
+def pack(tunables: dict[str, int]) -> Iterator[Case]:
+    """The fixed cases: sizes around 1, a warp and the stage's own tiles, all shapes, and what BLAS says of alpha, beta and C."""
+    tile = max([v for name, v in tunables.items() if name in ("TILE", "BM", "BN")], default=32)
+    depth = tunables.get("BK", tile)
+    for size in sorted({1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33}):
+        yield Case("squares from 1", Problem(size, size, size, seed=size))
+    for size in sorted({tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 3} - {0}):
+        yield Case("around the tile", Problem(size, size, size, seed=size))
+    for m, n, k in ((11, 13, 17), (37, 41, 43), (67, 71, 29), (101, 103, 7)):
+        yield Case("primes", Problem(m, n, k, seed=m))
+    for k in sorted({1, 2, depth - 1, depth, depth + 1, 2 * depth, 3 * depth - 1} - {0}):
+        yield Case("short and uneven K", Problem(tile + 5, tile + 3, k, seed=k))
+    for m, n, k in ((1, 129, 33), (257, 1, 40), (4 * tile + 1, 3, 19), (5, 4 * tile + 1, 19), (1, 1, 300), (3, 2, 515)):
+        yield Case("tall, wide, deep", Problem(m, n, k, seed=k))
+    for m, n, k in ((tile, tile + 1, depth), (tile + 1, tile, depth), (2 * tile, tile, 2 * depth), (tile - 1 or 1, 2 * tile, depth + 1)):
+        yield Case("one edge ragged", Problem(m, n, k, seed=m + n))
+    for lda, ldb, ldc in ((40, 0, 0), (0, 80, 0), (0, 0, 81), (53, 77, 96)):
+        yield Case("rows longer than the matrix", Problem(45, 70, 37, lda=lda, ldb=ldb, ldc=ldc, seed=lda + ldb + ldc))
+        yield Case("rows longer than the matrix", Problem(45, 70, 37, lda=lda, ldb=ldb, ldc=ldc, beta=0.5, seed=lda + ldb + ldc))
+    for alpha, beta in ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-1.5, 0.25), (0.5, -2.0), (1e-20, 1e10)):
+        yield Case("alpha and beta", Problem(70, 67, 33, alpha=alpha, beta=beta, seed=3))
+    for m, n, k in ((1, 1, 1), (64, 64, 64), (70, 67, 33)):
+        yield Case("NaN in C with beta = 0", Problem(m, n, k, alpha=2.0, beta=0.0, seed=5))
+    for m, n, k, alpha, beta in ((64, 64, 64, 1, 0), (67, 71, 59, 1, 0), (130, 65, 100, 2, -1), (1, 200, 257, -1, 1), (33, 1, 1000, 1, 0)):
+        yield Case("exact integers, to the bit", Problem(m, n, k, alpha=alpha, beta=beta, distribution="integers", seed=7))
+    yield Case("zeros", Problem(65, 66, 67, distribution="zeros", beta=1.0))
+
+
+def random_cases(count: int, seed: int) -> Iterator[Case]:
+    """Seeded random problems: sizes up to LARGEST, with every option drawn."""
+    rng = np.random.default_rng([seed, 1])
+    for number in range(count):
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(LARGEST + 1), 3)))
+        pad = [int(x) for x in rng.integers(0, 9, 3) * rng.integers(0, 2, 3)]
+        yield Case(
+            "random",
+            Problem(
+                m, n, k, alpha=float(rng.choice([1.0, 1.0, -0.5, 3.0])), beta=float(rng.choice([0.0, 0.0, 1.0, -2.0])),
+                lda=k + pad[0], ldb=n + pad[1], ldc=n + pad[2],
+                distribution=str(rng.choice(["normal", "uniform", "integers"])), seed=number,
+            ),
+        )  # fmt: skip
+
+
+def tally(verdicts: list[Verdict]) -> str:
+    """'12 right' or '9 right, 3 wrong'."""
+    counts = Counter("right" if v.ok else "wrong" for v in verdicts)
+    return ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
