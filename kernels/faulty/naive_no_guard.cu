@@ -3,7 +3,7 @@
 // The sign: right where 32 divides M and N. Elsewhere the threads that hang over the edge read beyond A and B, and
 // write beyond C: below the last row, and to the right into the row's padding or the next row.
 //
-//     make verify KERNEL=kernels/faulty/naive_no_guard.py SIZE=1000
+//     make verify KERNEL=kernels/faulty/naive_no_guard.py
 
 extern "C" __global__ void naive_no_guard(int M, int N, int K, float alpha, const float* A, int lda, const float* B,
                                           int ldb, float beta, float* C, int ldc)

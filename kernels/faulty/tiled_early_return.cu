@@ -3,7 +3,7 @@
 // The sign: right where TILE divides M and N. Elsewhere the threads that left never reach the barriers that the others
 // wait at, and their share of the tiles is never loaded.
 //
-//     make verify KERNEL=kernels/faulty/tiled_early_return.py SIZE=1000
+//     make verify KERNEL=kernels/faulty/tiled_early_return.py
 
 #ifndef TILE
 #define TILE 32

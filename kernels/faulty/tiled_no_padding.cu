@@ -3,7 +3,7 @@
 // The sign: right where TILE divides M, N and K. Elsewhere the dot product reads shared memory that nobody wrote, or
 // what the phase before left there.
 //
-//     make verify KERNEL=kernels/faulty/tiled_no_padding.py SIZE=1000
+//     make verify KERNEL=kernels/faulty/tiled_no_padding.py
 
 #ifndef TILE
 #define TILE 32
