@@ -29,6 +29,7 @@ else:
 
 LOG = Path(".cache/setup.log")
 BASE = "dev"  # the extra that every set-up has; installing it makes .venv anew
+_REDIRECT_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
 _FETCHED = re.compile(r"\s*(?:Downloading|Using cached)\s+(?:\S*/)?([\w.]+)-([^-\s]+)-\S+\.whl \((.+ [MG]B)\)")
 
 
@@ -74,46 +75,31 @@ def make_venv(root: Path, lock: int) -> None:
 
 def install(root: Path, extra: str, lock: int) -> None:
     """pip, its noise cut down to a line for each large package; all of it goes to .cache/setup.log."""
-    command = [
-        ".venv/bin/python",
-        "-I",
-        "-m",
-        "pip",
-        "install",
-        "--only-binary=:all:",
-        "--no-input",
-        "--progress-bar=off",
-    ]
-    command += ["-c", "constraints.txt", "-e", f".[{extra}]"]
-    environ = {
-        k: v
-        for k, v in os.environ.items()
-        if k not in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
-    }
+    command = "-I -m pip install --only-binary=:all: --no-input --progress-bar=off -c constraints.txt -e".split()
+    environ = {name: value for name, value in os.environ.items() if name not in _REDIRECT_PIP}
     environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     errors = []
     (root / ".cache").mkdir(exist_ok=True)
-    with (
-        open(root / LOG, "w") as log,
-        subprocess.Popen(
-            command,
-            cwd=root,
-            env=environ,
-            pass_fds=[lock],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as pip,
-    ):
-        for line in pip.stdout:
-            log.write(line)
-            if m := _FETCHED.match(line):
-                say(f"  {m[1].replace('_', '-')} {m[2]} ({m[3]})")
-            elif line.startswith("Installing collected packages"):
-                say(f"  unpacking {line.count(',') + 1} packages")
-            elif line.startswith("ERROR:"):
-                errors.append(line.removeprefix("ERROR:").strip())
+    with open(root / LOG, "w") as log:
+        pip = subprocess.Popen(
+            [".venv/bin/python", *command, f".[{extra}]"], cwd=root, env=environ, pass_fds=[lock],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+        try:
+            for line in pip.stdout:
+                log.write(line)
+                if m := _FETCHED.match(line):
+                    say(f"  {m[1].replace('_', '-')} {m[2]} ({m[3]})")
+                elif line.startswith("Installing collected packages"):
+                    say(f"  unpacking {line.count(',') + 1} packages")
+                elif "Retrying (" in line:
+                    say("  the package index does not answer; pip tries again")
+                elif line.strip().startswith("ERROR:"):
+                    errors.append(line.strip().removeprefix("ERROR:").strip())
+            pip.wait()
+        finally:
+            pip.kill()  # on Ctrl-C, say: what it writes to is removed next
+            pip.wait()
     if pip.returncode:
         fail(f"pip failed: {errors[-1] if errors else f'status {pip.returncode}'}", remedy(" ".join(errors)))
 
@@ -181,7 +167,9 @@ def main(extra: str) -> int:
         say("error: set-up was interrupted.\n       The next make starts it over.")
         return 130
     except OSError as e:
-        say(f"error: set-up failed: {e}.\n       See that this folder is writable and its disk has space.")
+        say(
+            f"error: set-up failed: {e.strerror or e}.\n       See that this folder is writable and its disk has space."
+        )
         return 2
     return 0
 

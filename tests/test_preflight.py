@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,11 +282,15 @@ def started(root: Path, seconds: float) -> subprocess.Popen:
     """A set-up in a process of its own, half-way through."""
     code = SLOW.format(repo=str(ROOT), root=str(root), seconds=seconds)
     run = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    wait_until((root / ".venv/half").exists, run)
+    return run
+
+
+def wait_until(true: Callable[[], object], run: subprocess.Popen) -> None:
     deadline = time.monotonic() + 30
-    while not (root / ".venv/half").exists():
+    while not true():
         assert run.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    return run
 
 
 def test_a_killed_set_up_does_not_count(root: Path) -> None:
@@ -327,6 +332,7 @@ def test_pips_noise_becomes_a_line_per_large_package(tmp_path: Path, capsys: pyt
     [
         ("ERROR: No matching distribution found for numpy==2.4.6", "network"),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "Free some space"),
+        ("      ERROR: No matching distribution found for flit_core==4.2.0", "network"),
         ("", "network"),
     ],
 )
@@ -334,7 +340,21 @@ def test_pips_failure_is_told_with_a_remedy(tmp_path: Path, said: str, remedy: s
     program_in_venv(tmp_path, f"echo '{said}'; exit 1")
     with pytest.raises(bootstrap.Failed, match=remedy) as failure:
         bootstrap.install(tmp_path, "dev", os.open(tmp_path, os.O_RDONLY))
-    assert said.removeprefix("ERROR: ") in str(failure.value) and str(bootstrap.LOG) in str(failure.value)
+    assert said.strip().removeprefix("ERROR: ") in str(failure.value) and str(bootstrap.LOG) in str(failure.value)
+
+
+def test_pip_is_gone_before_an_interrupted_set_up_cleans_up(tmp_path: Path) -> None:
+    program_in_venv(tmp_path, "echo $$ > pid; trap '' INT; echo begun; exec sleep 60")
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\nfrom harness import bootstrap\n"
+        f"bootstrap.install(Path({str(tmp_path)!r}), 'dev', 0)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), run)
+    time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    run.wait(10)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def program_in_venv(root: Path, body: str) -> None:
