@@ -51,7 +51,9 @@ class Accuracy:
         """One sentence about the worst cell."""
         cell = f"C[{self.row},{self.column}] is {self.got:.9g} and should be {self.expected:.9g}"
         if self.wrong:
-            much = "" if self.exact or not np.isfinite(self.share) else f", {self.share:,.3g} times the error bound away"
+            much = (
+                "" if self.exact or not np.isfinite(self.share) else f", {self.share:,.3g} times the error bound away"
+            )
             return f"{self.wrong:,} of {self.checked:,} cells are wrong; {cell}{much}"
         return f"{self.checked:,} cells checked; largest error {self.max:.3g}, bound {self.bound:.3g}"
 

@@ -57,7 +57,10 @@ def one_of(*words: str) -> Callable[[str], Callable[[str], str]]:
     def kind(name: str) -> Callable[[str], str]:
         def convert(value: str) -> str:
             if value.lower() not in words:
-                raise TilescopeError(f"unknown {name} {value!r}.{nearest(value.lower(), list(words))}", f"Choose one of {', '.join(words)}.")
+                raise TilescopeError(
+                    f"unknown {name} {value!r}.{nearest(value.lower(), list(words))}",
+                    f"Choose one of {', '.join(words)}.",
+                )
             return value.lower()
 
         return convert
@@ -91,6 +94,7 @@ class Verb:
 
 VERBS: dict[str, Verb] = {}
 
+
 def verb(*options: Option, bare: str | None = None, tunables: bool = False) -> Callable[[Callable], Callable]:
     """Registers a function as the verb of its name. Its docstring's first line is the help."""
 
@@ -105,9 +109,15 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
     """A verb's arguments: each option as an attribute, and `tunables` for the names it does not know."""
     command = VERBS[name]
     known, tunables = _pairs(name, command, words)
-    parser = _Parser(prog=f"{PROGRAM} {name}", description=command.call.__doc__, allow_abbrev=False, usage=_usage(name, command))
+    parser = _Parser(
+        prog=f"{PROGRAM} {name}", description=command.call.__doc__, allow_abbrev=False, usage=_usage(name, command)
+    )
     for option in command.options.values():
-        shown = f" (default {option.default})" if option.default not in (None, 0, "") and "default" not in option.help else ""
+        shown = (
+            f" (default {option.default})"
+            if option.default not in (None, 0, "") and "default" not in option.help
+            else ""
+        )
         parser.add_argument(
             f"--{option.name}", type=option.kind(option.name.upper()), default=option.default, help=option.help + shown
         )
@@ -155,14 +165,18 @@ def tunables(args: argparse.Namespace, kernel: str, name: str) -> dict[str, str]
         if key not in has:
             near = nearest(key, [*has, *(o.upper() for o in VERBS[name].options)])
             tunables = f"{kernel} has the tunables {', '.join(has)}." if has else f"{kernel} has no tunables."
-            raise TilescopeError(f"unknown {key}: it is neither an option of {name} nor a tunable of {kernel}.{near}", tunables)
+            raise TilescopeError(
+                f"unknown {key}: it is neither an option of {name} nor a tunable of {kernel}.{near}", tunables
+            )
     return {has[key]: value for key, value in args.tunables.items()}
 
 
 def required(value: str | None, name: str, option: str = "KERNEL") -> str:
     if not value:
         what = f"{name} needs {option}=."
-        raise TilescopeError(what, f"Known: {', '.join(stages.names())}; or a path to a stage file." if option == "KERNEL" else "")
+        raise TilescopeError(
+            what, f"Known: {', '.join(stages.names())}; or a path to a stage file." if option == "KERNEL" else ""
+        )
     return value
 
 
@@ -184,5 +198,3 @@ def overview() -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise TilescopeError(message)
-
-

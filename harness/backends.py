@@ -13,7 +13,9 @@ BACKENDS = ("auto", "sim", "gpu")
 def choose(name: str) -> str:
     """'gpu' or 'sim'. Raises TilescopeError for an unknown name, or for 'gpu' where it cannot work, saying what is missing."""
     if name not in BACKENDS:
-        raise TilescopeError(f"unknown BACKEND {name!r}.{nearest(name, list(BACKENDS))}", f"Choose one of {', '.join(BACKENDS)}.")
+        raise TilescopeError(
+            f"unknown BACKEND {name!r}.{nearest(name, list(BACKENDS))}", f"Choose one of {', '.join(BACKENDS)}."
+        )
     if name == "sim":
         return "sim"
     missing = gpu_missing()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stage as stages
-from .arguments import PROGRAM, VERBS, Option, integer, number, one_of, overview, parse, required, tunables, verb
+from .arguments import VERBS, Option, integer, number, one_of, overview, parse, required, tunables, verb
 from .errors import TilescopeError, nearest
 from .problem import DISTRIBUTIONS
 
@@ -44,7 +44,9 @@ def list_(args: argparse.Namespace) -> int:
     ladder = stages.ladder()
     output = _Output(args.json)
     if args.json:
-        output.json([{"stage": s.name, "parent": s.parent, "idea": s.idea, "tunables": dict(s.tunables)} for s in ladder])
+        output.json(
+            [{"stage": s.name, "parent": s.parent, "idea": s.idea, "tunables": dict(s.tunables)} for s in ladder]
+        )
     width = max((len(s.name) for s in ladder), default=0)
     for s in ladder:
         output.text(f"{s.name:{width}}  {s.idea}\n")
@@ -94,7 +96,13 @@ def verify(args: argparse.Namespace) -> int:
         chosen = tunables(args, kernel, "verify")
         with _progress() as progress:
             result = verification.verify(
-                kernel, count=args.count, seed=args.seed, device=args.device, nvcc=args.nvcc, progress=progress, **chosen
+                kernel,
+                count=args.count,
+                seed=args.seed,
+                device=args.device,
+                nvcc=args.nvcc,
+                progress=progress,
+                **chosen,
             )
         results.append(result)
         failed |= not result.ok
@@ -199,7 +207,9 @@ class _Output:
         if target not in (None, "-"):
             folder = Path(target).absolute().parent
             if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-                raise TilescopeError(f"cannot write JSON={target}.", "Give a file in a folder that exists and is writable.")
+                raise TilescopeError(
+                    f"cannot write JSON={target}.", "Give a file in a folder that exists and is writable."
+                )
 
     def text(self, words: str) -> None:
         if self.target != "-":
@@ -239,7 +249,10 @@ def _terminal() -> dict[str, Any]:
     """Width in columns and colour for what is printed: plain text where standard output is not a terminal."""
     if not sys.stdout.isatty():
         return {"width": 100, "colour": False}
-    return {"width": min(100, os.get_terminal_size(sys.stdout.fileno()).columns or 100), "colour": "NO_COLOR" not in os.environ}
+    return {
+        "width": min(100, os.get_terminal_size(sys.stdout.fileno()).columns or 100),
+        "colour": "NO_COLOR" not in os.environ,
+    }
 
 
 def _shown(path: Path) -> str:

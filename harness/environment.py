@@ -10,7 +10,17 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("numpy", "pandas", "pyarrow", "rich", "cuda-toolkit", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm", "pycuda", "nvmath-python")
+PACKAGES = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "cuda-toolkit",
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-nvdisasm",
+    "pycuda",
+    "nvmath-python",
+)
 
 
 @cache

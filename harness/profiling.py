@@ -128,7 +128,10 @@ class Profile:
             unit = "x" if claim.against else None
             rows += [(None, r.metric, None, claim.expected, unit or units[r.metric], "claim") for r in claim.readings]
         if self.error:
-            rows += [(None, "error max", None, self.error.max, "", "sim"), (None, "error bound", None, self.error.bound, "", "sim")]
+            rows += [
+                (None, "error max", None, self.error.max, "", "sim"),
+                (None, "error bound", None, self.error.bound, "", "sim"),
+            ]
         table = pd.DataFrame(rows, columns=["launch", "metric", "pc", "value", "unit", "source"])
         table = pd.concat([table.astype({"pc": "Int64"}), *map(_per_pc, self.parts)], ignore_index=True)
         return records.frame(records.VALUES, table.assign(run=self.id))
@@ -138,7 +141,12 @@ class Profile:
         """Counts per source line, all launches together: file, line, text, and the columns of metrics.lines."""
         if not self.parts:
             return pd.DataFrame(columns=["file", "line", "text"])
-        table = pd.concat([metrics.lines(p.kernel, p.counts) for p in self.parts]).groupby(level=["file", "line"]).sum().reset_index()
+        table = (
+            pd.concat([metrics.lines(p.kernel, p.counts) for p in self.parts])
+            .groupby(level=["file", "line"])
+            .sum()
+            .reset_index()
+        )
         table.insert(2, "text", [self.binary.source_line(f, n) for f, n in zip(table.file, table.line, strict=True)])
         return table
 
@@ -146,7 +154,15 @@ class Profile:
     def instructions(self) -> pd.DataFrame:
         """The machine code with its source lines, columns of record.LINES."""
         rows = [
-            (k.hash, k.name, i.pc, i.opcode, environment.public(i.file), i.line, self.binary.source_line(i.file, i.line))
+            (
+                k.hash,
+                k.name,
+                i.pc,
+                i.opcode,
+                environment.public(i.file),
+                i.line,
+                self.binary.source_line(i.file, i.line),
+            )
             for k in self.binary.kernels.values()
             for i in k.instructions
         ]
@@ -287,7 +303,13 @@ def _measured(done: sim.LaunchCounts, problem: Problem, device: Device) -> Launc
 
 
 def _claims(
-    stage: Stage, tunables: dict[str, int], problem: Problem, device: Device, operands: Operands, totals: dict[str, float], nvcc: str | None
+    stage: Stage,
+    tunables: dict[str, int],
+    problem: Problem,
+    device: Device,
+    operands: Operands,
+    totals: dict[str, float],
+    nvcc: str | None,
 ) -> list[claims.Verdict]:
     """The verdicts, with the baselines that the claims compare against counted on the same problem."""
     context = SimpleNamespace(t=SimpleNamespace(**tunables), p=problem, d=device)
@@ -324,13 +346,21 @@ def _binary_json(binary: Binary) -> dict[str, Any]:
     return {
         "registers": max(k.function.registers for k in kernels),
         "shared_bytes": max(k.function.static_shared for k in kernels),
-        "spills": {"store_bytes": sum(k.spill_stores for k in kernels), "load_bytes": sum(k.spill_loads for k in kernels)},
+        "spills": {
+            "store_bytes": sum(k.spill_stores for k in kernels),
+            "load_bytes": sum(k.spill_loads for k in kernels),
+        },
         "hashes": {
             "sass": binary.hash,
             "cubin": _sha256(binary.cubin),
-            "source": {environment.public(path): _sha256(text.encode()) for path, text in sorted(binary.sources.items())},
+            "source": {
+                environment.public(path): _sha256(text.encode()) for path, text in sorted(binary.sources.items())
+            },
         },
-        "kernels": {k.name: {"registers": k.function.registers, "sass": k.hash, "instructions": len(k.instructions)} for k in kernels},
+        "kernels": {
+            k.name: {"registers": k.function.registers, "sass": k.hash, "instructions": len(k.instructions)}
+            for k in kernels
+        },
         "flags": binary.flags,
         "nvcc": binary.compiler,
         "nvdisasm": binary.disassembler,
@@ -376,5 +406,9 @@ def _record(profile: Profile, path: Path) -> Path:
         path,
         manifest,
         {"runs": pd.DataFrame([row]), "values": profile.values, "lines": profile.instructions},
-        {"sass.txt": profile.binary.sass(), "kernel.cubin": profile.binary.cubin, "profile.txt": report.render(profile)},
+        {
+            "sass.txt": profile.binary.sass(),
+            "kernel.cubin": profile.binary.cubin,
+            "profile.txt": report.render(profile),
+        },
     )

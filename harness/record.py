@@ -43,8 +43,24 @@ PARTIAL = ".partial-"
 STALE_SECONDS = 60
 """A temporary younger than this may have an owner that has not locked it yet."""
 
-VALUES = {"run": "str", "launch": "str", "metric": "str", "pc": "Int64", "value": "float64", "unit": "str", "source": "str"}
-LINES = {"binary": "str", "kernel": "str", "pc": "Int64", "opcode": "str", "file": "str", "line": "Int64", "text": "str"}
+VALUES = {
+    "run": "str",
+    "launch": "str",
+    "metric": "str",
+    "pc": "Int64",
+    "value": "float64",
+    "unit": "str",
+    "source": "str",
+}
+LINES = {
+    "binary": "str",
+    "kernel": "str",
+    "pc": "Int64",
+    "opcode": "str",
+    "file": "str",
+    "line": "Int64",
+    "text": "str",
+}
 
 
 @dataclass
@@ -130,9 +146,13 @@ def _refuse_existing(path: Path) -> None:
         except OSError as e:
             raise TilescopeError(f"OUT={path} cannot be read: {e.strerror}.") from e
         if not empty:
-            raise TilescopeError(f"OUT={path} exists and is not empty.", "A run is never overwritten: choose a new folder.")
+            raise TilescopeError(
+                f"OUT={path} exists and is not empty.", "A run is never overwritten: choose a new folder."
+            )
         if os.path.ismount(path):
-            raise TilescopeError(f"OUT={path} is a mount point, which a run cannot replace.", "Choose a folder inside it.")
+            raise TilescopeError(
+                f"OUT={path} is a mount point, which a run cannot replace.", "Choose a folder inside it."
+            )
     elif path.is_symlink() or path.exists():
         raise TilescopeError(f"OUT={path} is a file.", "Choose a new folder.")
 
@@ -143,9 +163,15 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            what, remedy = f"the disk of {path.parent} is full: the run was not recorded.", "Free some space, or choose another disk with OUT=."
+            what, remedy = (
+                f"the disk of {path.parent} is full: the run was not recorded.",
+                "Free some space, or choose another disk with OUT=.",
+            )
         elif e.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            what, remedy = f"OUT={path} was written by another run meanwhile.", "A run is never overwritten: choose a new folder."
+            what, remedy = (
+                f"OUT={path} was written by another run meanwhile.",
+                "A run is never overwritten: choose a new folder.",
+            )
         else:
             what, remedy = f"cannot write {path}: {e.strerror or e}.", "Choose a writable folder with OUT=."
         raise TilescopeError(what, remedy) from e
@@ -160,7 +186,10 @@ def frame(columns: Mapping[str, str], data: Any) -> pd.DataFrame:
 
 
 def write(
-    path: Path, manifest: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], files: Mapping[str, str | bytes] | None = None
+    path: Path,
+    manifest: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    files: Mapping[str, str | bytes] | None = None,
 ) -> Path:
     """Write a run directory at `path` (from `destination`): all of it or none, and never over another.
 
@@ -276,7 +305,8 @@ def load(run: str | Path, check: bool = True) -> Run:
         raise TilescopeError(f"run {path} is damaged: its manifest.json cannot be read.", "Record it again.") from None
     if number > FORMAT:
         raise TilescopeError(
-            f"run {path} was made by a newer Tilescope (record format {number}; this one reads up to {FORMAT}).", "Update the checkout."
+            f"run {path} was made by a newer Tilescope (record format {number}; this one reads up to {FORMAT}).",
+            "Update the checkout.",
         )
     if check:
         verify(path)
@@ -289,7 +319,9 @@ def verify(path: Path) -> None:
         sums = [line.split("  ", 1) for line in (path / CHECKSUMS).read_text().splitlines()]
         expected = {name: digest for digest, name in sums}
     except (OSError, ValueError):
-        raise TilescopeError(f"run {path} is damaged: {CHECKSUMS} is missing or cannot be read.", "Record it again.") from None
+        raise TilescopeError(
+            f"run {path} is damaged: {CHECKSUMS} is missing or cannot be read.", "Record it again."
+        ) from None
     wrong = [] if "manifest.json" in expected else [f"manifest.json is not in {CHECKSUMS}"]
     for name, digest in expected.items():
         try:
@@ -314,7 +346,9 @@ def locate(run: str | Path) -> Path:
         return found[0]
     if found:
         raise TilescopeError(f"several runs are called {name}: {', '.join(map(str, found))}.", "Give the directory.")
-    raise TilescopeError(f"no run {name}.", "Give a run directory, or the id of a run in profiles/ or experiments/*/runs/.")
+    raise TilescopeError(
+        f"no run {name}.", "Give a run directory, or the id of a run in profiles/ or experiments/*/runs/."
+    )
 
 
 def runs() -> list[Path]:

@@ -35,7 +35,9 @@ class Case:
     def exact(self) -> bool:
         """Integer inputs whose product fp32 holds exactly: C must be right to the bit."""
         p = self.problem
-        return p.distribution == "integers" and float(p.alpha).is_integer() and float(p.beta).is_integer() and p.k <= 2**14
+        return (
+            p.distribution == "integers" and float(p.alpha).is_integer() and float(p.beta).is_integer() and p.k <= 2**14
+        )
 
 
 @dataclass(frozen=True)
@@ -151,17 +153,33 @@ def pack(tunables: dict[str, int]) -> Iterator[Case]:
         yield Case("short and uneven K", Problem(tile + 5, tile + 3, k, seed=k))
     for m, n, k in ((1, 129, 33), (257, 1, 40), (4 * tile + 1, 3, 19), (5, 4 * tile + 1, 19), (1, 1, 300), (3, 2, 515)):
         yield Case("tall, wide, deep", Problem(m, n, k, seed=k))
-    for m, n, k in ((tile, tile + 1, depth), (tile + 1, tile, depth), (2 * tile, tile, 2 * depth), (tile - 1 or 1, 2 * tile, depth + 1)):
+    for m, n, k in (
+        (tile, tile + 1, depth),
+        (tile + 1, tile, depth),
+        (2 * tile, tile, 2 * depth),
+        (tile - 1 or 1, 2 * tile, depth + 1),
+    ):
         yield Case("one edge ragged", Problem(m, n, k, seed=m + n))
     for lda, ldb, ldc in ((40, 0, 0), (0, 80, 0), (0, 0, 81), (53, 77, 96)):
         yield Case("rows longer than the matrix", Problem(45, 70, 37, lda=lda, ldb=ldb, ldc=ldc, seed=lda + ldb + ldc))
-        yield Case("rows longer than the matrix", Problem(45, 70, 37, lda=lda, ldb=ldb, ldc=ldc, beta=0.5, seed=lda + ldb + ldc))
+        yield Case(
+            "rows longer than the matrix",
+            Problem(45, 70, 37, lda=lda, ldb=ldb, ldc=ldc, beta=0.5, seed=lda + ldb + ldc),
+        )
     for alpha, beta in ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (-1.5, 0.25), (0.5, -2.0), (1e-20, 1e10)):
         yield Case("alpha and beta", Problem(70, 67, 33, alpha=alpha, beta=beta, seed=3))
     for m, n, k in ((1, 1, 1), (64, 64, 64), (70, 67, 33)):
         yield Case("NaN in C with beta = 0", Problem(m, n, k, alpha=2.0, beta=0.0, seed=5))
-    for m, n, k, alpha, beta in ((64, 64, 64, 1, 0), (67, 71, 59, 1, 0), (130, 65, 100, 2, -1), (1, 200, 257, -1, 1), (33, 1, 1000, 1, 0)):
-        yield Case("exact integers, to the bit", Problem(m, n, k, alpha=alpha, beta=beta, distribution="integers", seed=7))
+    for m, n, k, alpha, beta in (
+        (64, 64, 64, 1, 0),
+        (67, 71, 59, 1, 0),
+        (130, 65, 100, 2, -1),
+        (1, 200, 257, -1, 1),
+        (33, 1, 1000, 1, 0),
+    ):
+        yield Case(
+            "exact integers, to the bit", Problem(m, n, k, alpha=alpha, beta=beta, distribution="integers", seed=7)
+        )
     yield Case("zeros", Problem(65, 66, 67, distribution="zeros", beta=1.0))
 
 

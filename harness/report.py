@@ -1,0 +1,416 @@
+"""The printed profile: what `make profile` shows and a run keeps as profile.txt. Fits 100 columns; plain text on request."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from . import bounds, metrics
+from .metrics import (
+    CONFLICTS_LD,
+    CONFLICTS_ST,
+    METRICS,
+    REQUESTS_LD,
+    REQUESTS_ST,
+    SECTORS_LD,
+    SECTORS_ST,
+    WAVEFRONTS_LD,
+    WAVEFRONTS_ST,
+)
+
+if TYPE_CHECKING:
+    from .bench import Bench
+    from .profiling import Profile
+    from .verification import Verification
+
+WIDTH = 100
+LINES = 8
+"""Source lines shown, costliest first."""
+FAILURES = 5
+"""Failed problems of a verification shown in full."""
+
+
+def render(profile: Profile, width: int = WIDTH, colour: bool = False) -> str:
+    """The whole profile as text. `colour`: with terminal codes."""
+    page = Page(width, colour)
+    _header(page, profile)
+    if profile.fault:
+        page.section("Fault", "the kernel was stopped here; nothing was counted")
+        page.say(str(profile.fault), style="bold red")
+    else:
+        _coalescing(page, profile.totals)
+        _shared(page, profile.totals)
+        _occupancy(page, profile)
+        _work(page, profile)
+        _lines(page, profile)
+        _bounds(page, profile)
+        _claims(page, profile)
+        _findings(page, profile)
+    _error(page, profile)
+    return page.text()
+
+
+class Page:
+    """A rich console that prints into a string, with this report's sections and tables."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.console = Console(
+            file=io.StringIO(),
+            width=max(60, width),
+            force_terminal=colour,
+            no_color=not colour,
+            highlight=False,
+            legacy_windows=False,
+        )
+
+    def text(self) -> str:
+        """What was printed, without blanks at line ends."""
+        return "\n".join(line.rstrip() for line in self.console.file.getvalue().splitlines()).strip("\n") + "\n"
+
+    def section(self, title: str, explained: str = "") -> None:
+        self.console.print()
+        line = Text(title.upper(), style="bold cyan")
+        if explained:
+            line.append(f"  {explained}", style="dim")
+        self.console.print(line)
+
+    def say(self, words: str | Text, style: str = "", indent: int = 2) -> None:
+        text = words if isinstance(words, Text) else Text(words, style=style)
+        self.console.print(Padding(text, (0, 0, 0, indent)))
+
+    def pairs(self, rows: Sequence[tuple[str, str | Text]]) -> None:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column()
+        for name, value in rows:
+            table.add_row(name, value if isinstance(value, Text) else Text(value))
+        self.console.print(Padding(table, (0, 0, 0, 2)))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+        """A table; columns that begin with '<' are left-aligned words, the others right-aligned figures."""
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        for column in columns:
+            words = column.startswith("<")
+            table.add_column(
+                column.removeprefix("<"), justify="left" if words else "right", no_wrap=not words, overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(x if isinstance(x, Text) else Text(x) for x in row))
+        self.console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def count(x: float) -> str:
+    """A whole number with thousands separators, or a dash for none."""
+    return "-" if x is None or math.isnan(x) else f"{x:,.0f}"
+
+
+def figure(x: float, digits: int = 3) -> str:
+    """A number to some significant digits, with thousands separators, never in exponent form between 1e-3 and 1e9."""
+    if x is None or math.isnan(x):
+        return "-"
+    if math.isinf(x):
+        return "inf"
+    if x == int(x) and abs(x) < 1e15:
+        return f"{x:,.0f}"
+    if not 1e-3 <= abs(x) < 1e9:
+        return f"{x:.{digits}g}"
+    return f"{x:,.{max(0, digits - 1 - math.floor(math.log10(abs(x))))}f}"
+
+
+def size(x: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if x < 1024 or unit == "GiB":
+            return f"{figure(x)} {unit}"
+        x /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    if math.isnan(seconds):
+        return "unknown"
+    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{figure(seconds * scale)} {unit}"
+    return f"{figure(seconds * 1e9)} ns"
+
+
+def percent(x: float) -> str:
+    """A share between 0 and 1 as percent."""
+    return "-" if math.isnan(x) else f"{figure(100 * x)} %"
+
+
+def _header(page: Page, p: Profile) -> None:
+    problem, device, kernels = p.problem, p.device, list(p.binary.kernels.values())
+    page.console.print(Text.assemble((p.stage.name, "bold"), f": {p.stage.idea}"))
+    leading = (
+        ""
+        if (problem.lda, problem.ldb, problem.ldc) == (problem.k, problem.n, problem.n)
+        else f"; lda {problem.lda:,}, ldb {problem.ldb:,}, ldc {problem.ldc:,}"
+    )
+    spills = sum(k.spill_loads + k.spill_stores for k in kernels)
+    ran, all_blocks = sum(x.blocks_run for x in p.parts), sum(x.launch.blocks for x in p.parts)
+    how = f"the machine code, executed on the CPU: {ran:,} of {all_blocks:,} blocks"
+    if ran < all_blocks:
+        how += "; the others are like one of these"
+    rows = [
+        (
+            "problem",
+            f"C[{problem.m:,} x {problem.n:,}] = {problem.alpha:g} * A[{problem.m:,} x {problem.k:,}] * B[{problem.k:,} x {problem.n:,}]"
+            f" + {problem.beta:g} * C{leading}; {problem.distribution} inputs, seed {problem.seed}",
+        ),
+        ("tunables", " ".join(f"{k}={v}" for k, v in p.tunables.items()) or "none"),
+        (
+            "device",
+            f"{device.title} ({device.arch}): {device.sms} SMs at {device.clock_mhz:,} MHz, fp32 peak {figure(device.peak_tflops)} TFLOPS",
+        ),
+        (
+            "binary",
+            f"{max(k.function.registers for k in kernels)} registers a thread, {f'{spills:,} bytes of spills' if spills else 'no spills'};"
+            f" nvcc {p.binary.compiler}, machine code {p.binary.hash[:12]}",
+        ),
+        ("backend", "none: the kernel was stopped" if p.fault else how),
+    ]
+    page.pairs(rows)
+
+
+def _coalescing(page: Page, v: dict[str, float]) -> None:
+    page.section("Global memory", "a warp's 32 lanes ask together; what they ask moves in 32-byte sectors")
+    rows = []
+    for word, op, requests, sectors in (
+        ("load", "ld", REQUESTS_LD, SECTORS_LD),
+        ("store", "st", REQUESTS_ST, SECTORS_ST),
+    ):
+        if v[requests]:
+            rows.append((
+                word, count(v[requests]), count(v[sectors]), figure(v[f"sectors_per_request_{op}"]),
+                figure(v[f"sectors_per_request_{op}_ideal"]), size(v[f"global_{word}_bytes"]), size(v[f"global_{word}_sector_bytes"]),
+            ))  # fmt: skip
+    page.table(["<", "requests", "sectors", "per request", "ideal", "lanes asked", "moved"], rows)
+
+
+def _shared(page: Page, v: dict[str, float]) -> None:
+    page.section("Shared memory", "32 banks; lanes that want different words of one bank wait: more wavefronts")
+    rows = []
+    for word, op, wavefronts, conflicts in (
+        ("load", "ld", WAVEFRONTS_LD, CONFLICTS_LD),
+        ("store", "st", WAVEFRONTS_ST, CONFLICTS_ST),
+    ):
+        if requests := v[f"shared_requests_{op}"]:
+            ideal = v[wavefronts] - v[conflicts]
+            rows.append((
+                word, count(requests), count(v[wavefronts]), count(ideal), count(v[conflicts]),
+                figure(v[wavefronts] / requests), figure(ideal / requests),
+            ))  # fmt: skip
+    if not rows:
+        page.say("not used")
+        return
+    page.table(["<", "requests", "wavefronts", "ideal", "bank conflicts", "per request", "ideal"], rows)
+    page.say(f"{percent(v['bank_conflict_share'])} of the wavefronts are bank conflicts")
+
+
+def _occupancy(page: Page, p: Profile) -> None:
+    page.section("Occupancy", "warps an SM can hold at once, of those it has room for: the most, not what is reached")
+    rows = []
+    for part in p.parts:
+        held, launch = part.occupancy, part.launch
+        rows.append((
+            launch.label, "x".join(f"{x:,}" for x in _trimmed(launch.grid)), count(launch.threads), size(part.metrics["shared_bytes_per_block"]),
+            *(count(x) for x in held.limits.values()), f"{figure(held.percent, 4)} %", held.limiter, figure(held.waves),
+        ))  # fmt: skip
+    limits = list(p.parts[0].occupancy.limits)
+    page.table(
+        [
+            "<launch",
+            "blocks",
+            "threads",
+            "shared",
+            *(x.replace("shared memory", "shared") for x in limits),
+            "occupancy",
+            "<limited by",
+            "waves",
+        ],
+        rows,
+    )
+    page.say(
+        f"{', '.join(limits)}: blocks an SM could hold if only that counted. waves: rounds in which {p.device.sms} SMs take all blocks.",
+        "dim",
+    )
+
+
+def _trimmed(extent: tuple[int, int, int]) -> tuple[int, ...]:
+    return extent if extent[2] > 1 else extent[:2] if extent[1] > 1 else extent[:1]
+
+
+def _work(page: Page, p: Profile) -> None:
+    page.section("Work")
+    local = p.totals["smsp__inst_executed_op_local_ld.sum"] + p.totals["smsp__inst_executed_op_local_st.sum"]
+    v, needed = p.totals, p.problem.m * p.problem.n * p.problem.k
+    padding = f", {percent(v['fma_count'] / needed - 1)} more than M*N*K" if v["fma_count"] > needed else ", M*N*K"
+    classes = (
+        pd.concat([metrics.instruction_classes(x.kernel, x.counts).executed for x in p.parts])
+        .groupby(level=0)
+        .sum()
+        .sort_values(ascending=False)
+    )
+    mix = ", ".join(f"{name} {percent(n / classes.sum())}" for name, n in classes.head(6).items())
+    rows = [
+        ("multiply-adds", count(v["fma_count"]) + padding),
+        ("warp instructions", f"{count(v['smsp__inst_executed.sum'])}: {mix}"),
+        ("shared words read", f"{figure(v['shared_words_read_per_fma'])} per multiply-add"),
+        (
+            "arithmetic intensity",
+            f"{figure(v['arithmetic_intensity'])} FLOP per byte the lanes load, {figure(v['arithmetic_intensity_sectors'])} per byte moved",
+        ),
+        ("register reads", f"{figure(v['register_reads_per_ffma'])} per FFMA"),
+        (
+            "local memory",
+            f"{count(local)} warp instructions: spills, or arrays that are not in registers" if local else "- ",
+        ),
+    ]
+    page.pairs([row for row in rows if not row[1].startswith("- ")])
+
+
+def costliest(profile: Profile) -> pd.DataFrame:
+    """Profile.lines with `cycles`, costliest first: of an SM, for the slower of issuing a line's instructions and moving its data."""
+    table = profile.lines.copy()
+    issue = table.executed / profile.device.partitions
+    data = (table.wavefronts + table.lines) / profile.device.data_wavefronts
+    table["cycles"] = pd.concat([issue, data], axis=1).max(axis=1)
+    return table[table.executed > 0].sort_values("cycles", ascending=False)
+
+
+def _lines(page: Page, p: Profile) -> None:
+    page.section("Costliest source lines", "share: of an SM's cycles, all lines added up")
+    table = costliest(p)
+    total = table.cycles.sum()
+    rows = []
+    for x in table.head(LINES).itertuples():
+        rows.append((
+            percent(x.cycles / total), count(x.executed), *_against(x.wavefronts, x.wavefronts_ideal), *_against(x.sectors, x.sectors_ideal),
+            Text(f"{Path(x.file).name}:{x.line}", no_wrap=True),
+        ))  # fmt: skip
+    columns = ["share", "warp inst", "wavefronts", "ideal", "sectors", "ideal", "<line"]
+    page.table(columns, rows)
+    width = max((len(row[-1]) for row in rows), default=0)
+    page.console.print()
+    for row, x in zip(rows, table.head(LINES).itertuples(), strict=True):
+        room = page.console.width - width - 4
+        code = x.text if len(x.text) <= room else x.text[: room - 3] + "..."
+        page.console.print(Text.assemble("  ", (f"{str(row[-1]):{width}}  ", "dim"), code), no_wrap=True)
+
+
+def _against(value: float, ideal: float) -> tuple[Text, str]:
+    if not value:
+        return Text(""), ""
+    return Text(count(value), style="yellow" if value > ideal else ""), count(ideal)
+
+
+def _bounds(page: Page, p: Profile) -> None:
+    page.section("Bounds", "the least time each resource needs for this work: a bound, not a time")
+    top = bounds.bottleneck(p.bounds)
+    known = sorted((b for b in p.bounds if not math.isnan(b.seconds)), key=lambda b: -b.seconds)
+    rows = []
+    for b in known:
+        share = b.seconds / top.seconds if top.seconds else 0.0
+        mark = "" if b.verified else "unverified width"
+        rows.append((b.name, duration(b.seconds), percent(share), "#" * round(20 * share), mark))
+    page.table(["<resource", "at least", "of largest", "<", "<"], rows)
+    if not all(b.verified for b in known):
+        page.say(f"unverified width: from NVIDIA's documents, not measured on {p.device.arch}", "dim")
+    for b in p.bounds:
+        if math.isnan(b.seconds):
+            page.say(f"{b.name}: no bound: {b.formula}", "dim")
+    attainable = bounds.attainable_tflops(p.problem, p.bounds)
+    page.say(
+        f"Bottleneck: {top.name} ({top.formula}). It cannot finish sooner, so at most {figure(attainable)} TFLOPS of"
+        f" {figure(p.device.peak_tflops)} are attainable; latency and imbalance come on top.",
+        "bold",
+    )
+
+
+def _claims(page: Page, p: Profile) -> None:
+    if not p.claims:
+        return
+    page.section("What the articles claim", "beside what was simulated")
+    for claim in p.claims:
+        style = "green" if claim.holds else "yellow"
+        against = f"; compared with {claim.against}" if claim.against else ""
+        where = f"  ({claim.article}{against})"
+        page.say(Text.assemble((f"{_verdict(claim.verdict)}: ", style), claim.says, (where, "dim")))
+        for r in claim.readings:
+            metric = METRICS[r.metric]
+            unit = "x" if claim.against else metric.unit
+            mark = "" if r.holds else "; does not agree"
+            figures = f"claimed {figure(claim.expected, 4)}, simulated {figure(r.value, 4)} {unit}{mark}"
+            page.say(Text.assemble(f"{metric.meaning}: {figures}", (f"  {r.metric}", "dim")), indent=6)
+        if claim.why:
+            page.say(claim.why, "dim", indent=6)
+
+
+def _verdict(verdict: str) -> str:
+    return "holds in part" if verdict.startswith("holds for") else verdict
+
+
+def _findings(page: Page, p: Profile) -> None:
+    page.section("Findings", "costliest first")
+    if not p.findings:
+        page.say("none: nothing here wastes more than 1 % of the bottleneck's time")
+    page.pairs([(f"{n}.", Text.assemble(f.sentence, " ", (f.remedy, "green"))) for n, f in enumerate(p.findings, 1)])
+
+
+def _error(page: Page, p: Profile) -> None:
+    page.section("Result", "C against float64, element by element")
+    if p.error is None:
+        page.say("C was not computed: the kernel was stopped", "bold red")
+    else:
+        page.say(("right: " if p.error.ok else "WRONG: ") + str(p.error), "green" if p.error.ok else "bold red")
+
+
+def render_verification(v: Verification, width: int = WIDTH, colour: bool = False) -> str:
+    """The table of verdicts, a row per group of problems, then the first failures in full."""
+    page = Page(width, colour)
+    chosen = " ".join(f"{k}={x}" for k, x in v.tunables.items())
+    page.console.print(Text.assemble((v.stage.name, "bold"), f" {chosen} on {v.device.arch}".replace("  ", " ")))
+    rows = []
+    for group, verdicts in v.groups().items():
+        wrong = sum(not x.ok for x in verdicts)
+        shares = [x.accuracy.share for x in verdicts if x.accuracy]
+        rows.append((
+            group, count(len(verdicts)), percent(max(shares)) if shares else "-",
+            Text(f"{wrong} wrong", "bold red") if wrong else Text("right", "green"),
+        ))  # fmt: skip
+    page.table(["<problems", "number", "error / bound", "<verdict"], rows)
+    for x in v.failed[:FAILURES]:
+        exact = " to the bit" if x.case.exact else ""
+        page.say(Text.assemble((f"{x.case.problem}, {x.case.problem.distribution}{exact}: ", "bold"), x.why))
+    if len(v.failed) > FAILURES:
+        page.say(f"and {len(v.failed) - FAILURES} more failures")
+    done = len(v.verdicts)
+    stopped = f" (interrupted: {v.planned - done} were not run)" if v.interrupted else ""
+    page.say(f"{done - len(v.failed)} of {done} problems right{stopped}", "bold green" if v.ok else "bold red")
+    return page.text() + "\n"
+
+
+def render_bench(result: Bench, width: int = WIDTH, colour: bool = False) -> str:
+    """The table of figures, and the machine they were taken on."""
+    page = Page(width, colour)
+    page.console.print(Text.assemble(("Tilescope itself", "bold"), f" on {result.cpu}, {result.cores} cores"))
+    page.table(
+        ["<what", "figure", "<", "<target"],
+        [
+            (f.what, figure(f.value), f.unit, f"{f.target}{'' if f.met else ': MISSED'}" if f.target else "")
+            for f in result.figures
+        ],
+    )
+    return page.text()
