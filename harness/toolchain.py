@@ -309,19 +309,30 @@ def assemble(cubin: bytes, disassembly: str, ptxas: str = "") -> Binary:
                 index = item.get("source-file-id", -1)
                 file = names[index] if 0 <= index < len(names) else ""
                 line = item["source-line"]
+            word = read[name].words[n]
+            predicate, operands = item.get("predicate", ""), split_operands(item.get("operands", ""))
+            if predicate and not predicate.startswith("@"):  # nvdisasm's JSON takes the PR of P2R and R2P for the guard
+                at = 0 if item["opcode"].startswith("R2P") else 1
+                predicate, operands = _guard(word), (*operands[:at], predicate, *operands[at:])
             instructions.append(
                 Instruction(
                     pc=n * elf.INSTRUCTION_BYTES,
-                    word=read[name].words[n],
-                    predicate=item.get("predicate", ""),
+                    word=word,
+                    predicate=predicate,
                     opcode=item["opcode"],
-                    operands=split_operands(item.get("operands", "")),
+                    operands=operands,
                     file=file,
                     line=line,
                 )
             )
         kernels[name] = Kernel(read[name], instructions, *_spills(ptxas, name))
     return Binary(arch=version["major"] * 10 + version["minor"], cubin=cubin, kernels=kernels, ptxas=ptxas)
+
+
+def _guard(word: int) -> str:
+    """The guard predicate as text, from its bits: 12 to 14 its number (7: always), 15 its negation."""
+    number, negated = word >> 12 & 7, word >> 15 & 1
+    return "" if number == 7 and not negated else f"@{'!' if negated else ''}P{'T' if number == 7 else number}"
 
 
 def _spills(ptxas: str, kernel: str) -> tuple[int, int]:

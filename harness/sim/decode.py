@@ -87,7 +87,7 @@ def parse(text: str, word: int) -> Operand:
     if m := _REGISTER.match(s):
         zero = {"R": RZ, "UR": 63, "P": PT, "UP": PT, "B": -1}[m[1]]
         o.kind, o.index, o.suffix = m[1], zero if m[2] in "ZT" else int(m[2]), m[3]
-    elif s == "PR":
+    elif s in ("PR", "UPR"):
         o.kind = "pr"
     elif s.startswith("SR"):
         o.kind = "special"
@@ -499,6 +499,10 @@ class Decoder:
         self._int(0, o[2])
         self.e.offset = o[3].index
 
+    def _UP2UR(self, o: list[Operand]) -> None:
+        self._P2R(o)
+        self.e.uniform, self.e.n = 1, UP0
+
     def _R2P(self, o: list[Operand]) -> None:
         self._op("R2P")
         self.e.sub = self._byte(o[1])
@@ -793,6 +797,19 @@ class Decoder:
         if len(o) > 1:
             raise NotKnown(f"operand {o[0].text}")
         self._convergence("BREAK", o[-1])
+
+    def _BMOV(self, o: list[Operand]) -> None:
+        if self._take("32") != "32":
+            raise NotKnown("BMOV other than .32")
+        self.e.sub = bool(self._take("CLEAR"))
+        if o[0].kind == "B":
+            self._op("WRITEB")
+            self.e.width = o[0].index
+            self._int(0, o[1])
+        else:
+            self._op("READB")
+            self._dst(o[0])
+            self.e.width = o[1].index
 
     def _WARPSYNC(self, o: list[Operand]) -> None:
         self._op("WARPSYNC")

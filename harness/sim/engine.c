@@ -19,7 +19,7 @@ typedef int16_t i16; typedef int32_t i32; typedef int64_t i64;
   X(ISETP) X(IMNMX) X(SEL) X(P2R) X(R2P) X(PRMT) X(POPC) X(FLO) X(BREV) X(BMSK) X(SGXT) X(IABS) X(I2F) X(F2I) X(MUFU) \
   X(FFMA) X(FFMAM) X(FMUL) X(FADD) X(FSETP) X(FMNMX) X(R2UR) X(VOTE) X(SHFL) X(LDC) \
   X(LDG) X(STG) X(LDS) X(STS) X(LDGSTS) X(LDL) X(STL) X(COMMIT) X(WAIT) X(BRA) X(BRADIV) X(CALL) X(RET) X(EXIT) X(BAR) \
-  X(BSSY) X(BSYNC) X(BREAK) X(WARPSYNC) X(UNKNOWN)
+  X(BSSY) X(BSYNC) X(BREAK) X(READB) X(WRITEB) X(WARPSYNC) X(UNKNOWN)
 enum {
 #define X(n) OP_##n,
   OPS(X)
@@ -59,16 +59,18 @@ typedef struct {
   volatile i32 stop; volatile i64 next, done;
 } Job;
 
+#define LANES _Pragma("GCC ivdep") for (int l = 0; l < 32; l++)
+
 /* ---- what a memory instruction's lanes touch, remembered per instruction ------------------------------------ */
 
 typedef struct {
   u32 mask, phases, rel[32] __attribute__((aligned(64)));
   u16 sectors[32], lines[32], sectors_ideal, wavefronts, groups, nwords;
-  u8 valid, same, contiguous;
+  u8 valid, same, contiguous, dense;  /* lanes: all at one address, one after another; words: one after another */
   i32 word[128]; u8 lane[128];
 } Pattern;
 enum { WAYS = 4 };
-typedef struct { Pattern way[WAYS]; int next; } Patterns;
+typedef struct { Pattern way[WAYS]; int last; } Patterns;  /* last: the way that matched last */
 
 static int distinct(u64 *v, int n) {
   int c = 0;
@@ -111,17 +113,18 @@ static void count_shared(Pattern *p, u32 first, int width, int store) {
 static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int kind) {
   u32 rel[32] __attribute__((aligned(64))), first = a[__builtin_ctz(mask)];
   u32 low = first & 3;
-  for (int l = 0; l < 32; l++) rel[l] = (mask >> l & 1) ? a[l] - first : 0;
+  if (mask == ~0u) { LANES rel[l] = a[l] - first; }
+  else LANES rel[l] = (mask >> l & 1) ? a[l] - first : 0;
   Pattern *p = 0;
-  for (int w = 0; w < WAYS; w++) {
-    Pattern *q = &set->way[w];
+  for (int i = 0; i < WAYS; i++) {
+    Pattern *q = &set->way[(set->last + i) % WAYS];
     if (!q->valid || q->mask != mask) continue;
     u32 differ = 0;
-    for (int l = 0; l < 32; l++) differ |= rel[l] ^ q->rel[l];
-    if (!differ && (width >= 4 || q->lane[127] == low)) { p = q; break; }
+    LANES differ |= rel[l] ^ q->rel[l];
+    if (!differ && (width >= 4 || q->lane[127] == low)) { p = q; set->last = (set->last + i) % WAYS; break; }
   }
   if (!p) {
-    p = &set->way[set->next]; set->next = (set->next + 1) % WAYS;
+    set->last = (set->last + 1) % WAYS; p = &set->way[set->last];
     memset(p, 0, sizeof *p);
     p->valid = 1; p->mask = mask; memcpy(p->rel, rel, sizeof rel);
     p->same = 1; p->contiguous = mask == ~0u && width >= 4;
@@ -134,7 +137,8 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
         if (j == n) { p->word[n] = w; p->lane[n++] = l; }
       }
     }
-    p->nwords = n;
+    p->nwords = n; p->dense = 1;
+    for (int i = 1; i < n; i++) p->dense &= p->word[i] == p->word[0] + i;
     u64 exact[32]; int m = 0;
     for (int l = 0; l < 32; l++) if (mask >> l & 1) exact[m++] = rel[l];
     p->sectors_ideal = (distinct(exact, m) * width + 31) / 32;
@@ -150,8 +154,15 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
 
 /* ---- shared memory and its shadow --------------------------------------------------------------------------- */
 
-typedef struct { u32 epoch, step; u16 pc, warp, group; u8 lane, async; } Touch;
-typedef struct { Touch write, read, other_read; } Word;  /* other_read: the latest read by another warp than read's */
+/* A block's clock counts its warp instructions. Between two barriers (an epoch) each warp runs once, without a break, so a
+ * stamp of the clock tells the epoch, the warp, and how far into the epoch the warp was. `who` is pc << 8 | lane. */
+typedef struct {
+  u32 *written, *written_who;      /* latest write; 0: never */
+  u32 *read, *read_who;            /* latest read */
+  u32 *other, *other_who;          /* latest read by another warp than read's */
+  u32 *async;                      /* cp.async group + 1 of the latest write, 0: an ordinary store */
+} Shadow;
+enum { SHADOWS = sizeof(Shadow) / sizeof(u32 *) };
 
 enum { GROUPS = 64 };
 typedef struct { i32 pc; u32 lanes; i32 state, barrier; } Split;
@@ -161,62 +172,104 @@ typedef struct {
   u32 p[16], b[16];
   Split split[33]; int nsplits;
   u32 live, started;
-  i64 steps, epoch_start;
-  u32 committed, completed, completed_epoch[GROUPS];
+  u32 run;  /* the clock when this epoch's run began */
+  u32 committed, completed, completed_at[GROUPS];
   i32 *local;
 } Warp;
 
 typedef struct {
-  Job *job; Count *count, *scratch, *total; Patterns *patterns; Warp *warps; u32 *shared; Word *words;
-  u32 *local; u32 epoch, first_epoch; i64 block; int me; Fault fault, uninitialised;
+  Job *job; Count *count, *scratch, *total; Patterns *patterns; Warp *warps; u32 *shared; Shadow shadow; u32 *shadow_words;
+  u32 *local; u32 clock, epoch; int async; u8 *async_owner; i64 block; int me; Fault fault, uninitialised;
 } Worker;
 
 static int fail(Worker *K, int kind, int pc, int lane, u64 address) {
   K->fault = (Fault){.kind = kind, .pc = pc, .warp = K->me, .lane = lane, .other_pc = -1, .block = K->block, .address = address};
   return 1;
 }
-static int race(Worker *K, const Touch *before, const Touch *now, int before_writes, int now_writes, u64 address) {
-  int first_writes = before->step <= now->step ? before_writes : now_writes, second_writes = before->step <= now->step ? now_writes : before_writes;
-  fail(K, FAULT_RACE, now->pc, now->lane, address);
-  K->fault.other_pc = before->pc; K->fault.other_warp = before->warp; K->fault.other_lane = before->lane;
-  K->fault.hazard = first_writes && second_writes ? 2 : first_writes ? 0 : 1;  /* read-after-write, write-after-read, write-after-write */
+static void other_party(Worker *K, u32 stamp, u32 who) {
+  int w = 0;
+  for (int v = 0; v <= K->me; v++) if (K->warps[v].run <= stamp) w = v;
+  K->fault.other_pc = who >> 8; K->fault.other_lane = who & 255; K->fault.other_warp = w;
+}
+/* A race with the access stamped `before`: the hazard's name follows from which came earlier within its warp's run. */
+static int race(Worker *K, int pc, int lane, u64 address, u32 before, u32 who, int before_writes, int now_writes) {
+  fail(K, FAULT_RACE, pc, lane, address);
+  other_party(K, before, who);
+  int before_first = before - K->warps[K->fault.other_warp].run <= K->clock - K->warps[K->me].run;
+  int first = before_first ? before_writes : now_writes, second = before_first ? now_writes : before_writes;
+  K->fault.hazard = first && second ? 2 : first ? 0 : 1;  /* read-after-write, write-after-read, write-after-write */
   return 1;
+}
+
+/* The word-by-word check, for words that the quick one found suspicious; 1 on a fault. */
+static int inspect(Worker *K, Warp *W, const Pattern *p, u32 base, int pc, int store) {
+  Shadow *S = &K->shadow; u32 span = W->run - K->epoch;  /* stamps of this epoch by other warps: [epoch, run) */
+  for (int i = 0; i < p->nwords; i++) {
+    u32 w = base + p->word[i], lane = p->lane[i]; u64 address = 4ull * w;
+    if (S->written[w] - K->epoch < span) return race(K, pc, lane, address, S->written[w], S->written_who[w], 1, store);
+    if (S->async[w]) {
+      u32 group = S->async[w] - 1; int v = S->written_who[w] & 255, by = S->written_who[w] >> 8;
+      int owner = K->async_owner[w]; const Warp *V = &K->warps[owner];
+      if ((i32)(V->completed - group) <= 0) {  /* its group is not among those waited for */
+        fail(K, FAULT_ASYNC, pc, lane, address);
+        K->fault.other_pc = by; K->fault.other_lane = v; K->fault.other_warp = owner;
+        return 1;
+      }
+      u32 at = V->completed_at[group % GROUPS];
+      if (owner != K->me && at - K->epoch < span) return race(K, pc, lane, address, at, S->written_who[w], 1, store);
+    }
+    if (store) {
+      if (S->read[w] - K->epoch < span) return race(K, pc, lane, address, S->read[w], S->read_who[w], 0, 1);
+      if (S->other[w] - K->epoch < span) return race(K, pc, lane, address, S->other[w], S->other_who[w], 0, 1);
+    } else if (!S->written[w] && !K->uninitialised.kind)
+      K->uninitialised = (Fault){.kind = FAULT_UNINITIALISED, .pc = pc, .warp = K->me, .lane = lane, .other_pc = -1, .block = K->block, .address = address};
+  }
+  return 0;
 }
 
 /* Checks and records one access to shared memory; 1 on a fault. */
 static int touch(Worker *K, Warp *W, const Pattern *p, u32 first, int pc, int store, int async) {
-  Touch now = {.epoch = K->epoch, .step = (u32)(W->steps - W->epoch_start), .pc = pc, .warp = K->me, .group = W->committed, .async = async};
-  Word *base = K->words + (first >> 2);
-  for (int i = 0; i < p->nwords; i++) {
-    Word *w = base + p->word[i]; u64 address = (first & ~3u) + 4 * (i64)p->word[i];
-    Touch *t = &w->write; now.lane = p->lane[i];
-    int written = t->epoch >= K->first_epoch;
-    if (written && t->epoch == K->epoch && t->warp != K->me) return race(K, t, &now, 1, store, address);
-    if (written && t->async) {
-      const Warp *V = &K->warps[t->warp];
-      if ((i16)((u16)V->completed - t->group) <= 0) {  /* its group is not among those waited for */
-        fail(K, FAULT_ASYNC, pc, now.lane, address); K->fault.other_pc = t->pc; K->fault.other_warp = t->warp; K->fault.other_lane = t->lane;
-        return 1;
+  Shadow *S = &K->shadow; u32 base = first >> 2, epoch = K->epoch, span = W->run - epoch, clock = K->clock, run = W->run, who = (u32)pc << 8, bad = K->async;
+  int n = p->nwords;
+  if (!store) {
+    u32 *written = S->written, *read = S->read, *read_who = S->read_who, *other = S->other, *other_who = S->other_who;
+    if (p->dense) {
+      u32 at = base + p->word[0];
+      written += at; read += at; read_who += at; other += at; other_who += at;
+      _Pragma("GCC ivdep") for (int i = 0; i < n; i++) bad |= (u32)(written[i] - epoch < span) | (u32)(written[i] == 0);
+      if (bad && inspect(K, W, p, base, pc, 0)) return 1;
+      _Pragma("GCC ivdep") for (int i = 0; i < n; i++) {
+        u32 mine = read[i] >= run;
+        other[i] = mine ? other[i] : read[i]; other_who[i] = mine ? other_who[i] : read_who[i];
+        read[i] = clock; read_who[i] = who | p->lane[i];
       }
-      if (t->warp != K->me && V->completed_epoch[t->group % GROUPS] == K->epoch) return race(K, t, &now, 1, store, address);
-    }
-    if (store) {
-      if (w->read.epoch == K->epoch && w->read.warp != K->me) return race(K, &w->read, &now, 0, 1, address);
-      if (w->other_read.epoch == K->epoch && w->other_read.warp != K->me) return race(K, &w->other_read, &now, 0, 1, address);
-      *t = now;
     } else {
-      if (!written && !K->uninitialised.kind)
-        K->uninitialised = (Fault){.kind = FAULT_UNINITIALISED, .pc = pc, .warp = K->me, .lane = now.lane, .other_pc = -1, .block = K->block, .address = address};
-      if (w->read.epoch != K->epoch) w->read = now;
-      else if (w->read.warp != K->me) w->other_read = now;
+      for (int i = 0; i < n; i++) { u32 x = written[base + p->word[i]]; bad |= (u32)(x - epoch < span) | (u32)(x == 0); }
+      if (bad && inspect(K, W, p, base, pc, 0)) return 1;
+      for (int i = 0; i < n; i++) {
+        u32 w = base + p->word[i];
+        if (read[w] < run) { other[w] = read[w]; other_who[w] = read_who[w]; }
+        read[w] = clock; read_who[w] = who | p->lane[i];
+      }
     }
+    return 0;
   }
+  for (int i = 0; i < n; i++) {
+    u32 w = base + p->word[i];
+    bad |= (u32)(S->written[w] - epoch < span) | (u32)(S->read[w] - epoch < span) | (u32)(S->other[w] - epoch < span);
+  }
+  if (bad && inspect(K, W, p, base, pc, 1)) return 1;
+  for (int i = 0; i < n; i++) { u32 w = base + p->word[i]; S->written[w] = clock; S->written_who[w] = who | p->lane[i]; }
+  if (async | K->async) for (int i = 0; i < n; i++) {
+    u32 w = base + p->word[i];
+    S->async[w] = async ? W->committed + 1 : 0; K->async_owner[w] = K->me;
+  }
+  K->async |= async;
   return 0;
 }
 
 /* ---- one warp ------------------------------------------------------------------------------------------------ */
 
-#define LANES _Pragma("GCC ivdep") for (int l = 0; l < 32; l++)
 #define WRITE(expr) do { if (on == ~0u) { LANES d[l] = (expr); } else { LANES { u32 v_ = (expr); d[l] = (on >> l & 1) ? v_ : d[l]; } } } while (0)
 #define SRC(k) (I->s[k].row >= 0 ? W->r[I->s[k].row] : C[~I->s[k].row])
 #define INT(x, k) ((x[l] ^ I->s[k].flip) + I->s[k].add)
@@ -260,6 +313,11 @@ static u32 lop3(u32 a, u32 b, u32 c, int table) {
   return z;
 }
 
+static inline void gather(u32 *restrict d, const u32 *restrict from, const u32 *restrict index, u32 on) {
+  if (on == ~0u) { LANES d[l] = from[index[l]]; }
+  else for (int l = 0; l < 32; l++) if (on >> l & 1) d[l] = from[index[l]];
+}
+
 /* Lets the splits that wait for one another go on; call it when a split starts to wait or ends. */
 static void reconverge(Warp *W, int state) {
   for (int i = 0; i < W->nsplits; i++) {
@@ -284,8 +342,13 @@ static int global_lanes(Worker *K, const Ins *I, Warp *W, const u32 (*C)[32], u3
   Job *J = K->job; int width = I->width;
   const u32 *lo = SRC(0), *hi = SRC(1), *ulo = SRC(2), *uhi = SRC(3);
   u64 shift = (u64)I->offset - J->base, limit = J->bytes - width, bad = 0;
-  LANES {
-    u64 a = ((u64)lo[l] | (u64)hi[l] << 32) + ((u64)ulo[l] | (u64)uhi[l] << 32) + shift;
+  u64 uniform = ((u64)ulo[0] | (u64)uhi[0] << 32) + shift;
+  if (on == ~0u) { LANES {
+    u64 a = ((u64)lo[l] | (u64)hi[l] << 32) + uniform;
+    offset[l] = (u32)(a >> 2); bad |= (u64)(a > limit) | (a & (width - 1));
+  } }
+  else LANES {
+    u64 a = ((u64)lo[l] | (u64)hi[l] << 32) + uniform;
     offset[l] = (u32)(a >> 2); bad |= (on >> l & 1) ? (u64)(a > limit) | (a & (width - 1)) : 0;
   }
   if (!bad) return 0;
@@ -317,7 +380,7 @@ static int run_warp(Worker *K, Warp *W) {
     for (;;) {
       const Ins *I = &code[pc]; Count *c = &counts[pc];
       u32 on = m;
-      c->executed++; c->threads += nm; W->steps++;
+      c->executed++; c->threads += nm; K->clock++;
       if (I->guard == PT && !I->guard_not) c->on += nm;
       else { on &= W->p[I->guard] ^ (I->guard_not ? ~0u : 0); c->on += __builtin_popcount(on); }
       if (I->op < OP_LDG) {
@@ -371,6 +434,8 @@ static int run_warp(Worker *K, Warp *W) {
         } break;
         case OP_SHF: {  /* sub: 1 right, 2 high word, 4 signed, 8 wraps, 16 64-bit */
           const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2); int s = I->sub; u32 most = s & 16 ? 63 : 32;
+          if ((s & ~4) == 3) { if (s & 4) WRITE((u32)((i32)INT(f, 2) >> (INT(e, 1) > 31 ? 31 : INT(e, 1)))); else WRITE(INT(e, 1) > 31 ? 0 : INT(f, 2) >> INT(e, 1)); break; }
+          if ((s & ~4) == 0) { WRITE(INT(e, 1) > 31 ? 0 : INT(a, 0) << INT(e, 1)); break; }
           u32 out[32];
           for (int l = 0; l < 32; l++) {
             u32 by = s & 8 ? INT(e, 1) & (most | 31) & (s & 16 ? 63 : 31) : INT(e, 1) > most ? most : INT(e, 1);
@@ -419,7 +484,7 @@ static int run_warp(Worker *K, Warp *W) {
         case OP_SEL: { const u32 *a = SRC(0), *e = SRC(1); u32 q = PRED(0); WRITE((q >> l & 1) ? INT(a, 0) : INT(e, 1)); } break;
         case OP_P2R: { const u32 *a = SRC(0); u32 keep = (u32)I->offset; int at = I->sub;
           for (int l = 0; l < 32; l++) if (on >> l & 1) {
-            u32 v = 0; for (int k = 0; k < 7; k++) v |= (W->p[k] >> l & 1) << k;
+            u32 v = 0; for (int k = 0; k < 7; k++) v |= (W->p[I->n + k] >> l & 1) << k;
             d[l] = (a[l] & ~(keep << at)) | ((v & keep) << at);
           } } break;
         case OP_R2P: { const u32 *a = SRC(0); for (int k = 0; k < 7; k++) if (I->offset >> k & 1) set_pred(W, k, GATHER(a[l] >> (I->sub + k) & 1), on); } break;
@@ -504,7 +569,7 @@ static int run_warp(Worker *K, Warp *W) {
           u32 *d = W->r[I->dst];
           if (p->contiguous && n == 1) { memcpy(d, mem + word[0], 128); }
           else if (p->same && on == ~0u) for (int k = 0; k < n; k++, d += 32) { u32 v = mem[word[0] + k]; LANES d[l] = v; }
-          else for (int k = 0; k < n; k++, d += 32) for (int l = 0; l < 32; l++) if (on >> l & 1) d[l] = mem[word[l] + k];
+          else for (int k = 0; k < n; k++, d += 32) gather(d, mem + k, word, on);
         } else if (I->op == OP_STG) {
           const u32 *s = W->r[I->dst];
           for (int l = 0; l < 32; l++) if (on >> l & 1) for (int k = 0; k < n; k++) {
@@ -527,7 +592,8 @@ static int run_warp(Worker *K, Warp *W) {
         if (!on) { pc++; break; }
         const u32 *s0 = SRC(0), *s1 = SRC(1); int width = I->width, n = width < 4 ? 1 : width / 4, store = I->op == OP_STS;
         u32 a[32] __attribute__((aligned(64))), bad = 0, scale = I->sub, shift = (u32)I->offset, low = J->shared_low, span = J->shared_high - J->shared_low - width;
-        LANES { a[l] = s0[l] * scale + s1[l] + shift; bad |= (on >> l & 1) ? (u32)(a[l] - low > span) | (a[l] & (width - 1)) : 0; }
+        if (on == ~0u) { LANES { a[l] = s0[l] * scale + s1[l] + shift; bad |= (u32)(a[l] - low > span) | (a[l] & (width - 1)); } }
+        else LANES { a[l] = s0[l] * scale + s1[l] + shift; bad |= (on >> l & 1) ? (u32)(a[l] - low > span) | (a[l] & (width - 1)) : 0; }
         if (bad || (i32)span < 0) for (int l = 0; l < 32; l++) if (on >> l & 1) {
           if (a[l] & (width - 1)) return fail(K, FAULT_MISALIGNED, pc, l, a[l]);
           if (a[l] - low > span || (i32)span < 0) return fail(K, FAULT_SHARED, pc, l, a[l]);
@@ -545,14 +611,16 @@ static int run_warp(Worker *K, Warp *W) {
           }
         } else if (store) {
           const u32 *s = W->r[I->dst];
-          for (int k = 0; k < n; k++) for (int l = 0; l < 32; l++) if (on >> l & 1) sh[(a[l] >> 2) + k] = I->dst == ROW_RZ ? 0 : s[32 * k + l];
+          if (p->contiguous && n == 1) memcpy(sh + (a[0] >> 2), s, 128);
+          else for (int k = 0; k < n; k++) for (int l = 0; l < 32; l++) if (on >> l & 1) sh[(a[l] >> 2) + k] = I->dst == ROW_RZ ? 0 : s[32 * k + l];
         } else {
           u32 *d = W->r[I->dst];
           if (p->contiguous && n == 1) memcpy(d, sh + (a[0] >> 2), 128);
           else if (p->same && on == ~0u) { u32 v[4]; memcpy(v, sh + (a[0] >> 2), 4 * n); for (int k = 0; k < n; k++, d += 32) LANES d[l] = v[k]; }
-          else for (int k = 0; k < n; k++, d += 32) {
-            if (on == ~0u) { for (int l = 0; l < 32; l++) d[l] = sh[(a[l] >> 2) + k]; }
-            else for (int l = 0; l < 32; l++) if (on >> l & 1) d[l] = sh[(a[l] >> 2) + k];
+          else {
+            u32 word[32] __attribute__((aligned(64)));
+            LANES word[l] = a[l] >> 2;
+            for (int k = 0; k < n; k++, d += 32) gather(d, sh + k, word, on);
           }
         }
         pc++; break; }
@@ -568,13 +636,13 @@ static int run_warp(Worker *K, Warp *W) {
       case OP_COMMIT: if (on) W->committed++; pc++; break;
       case OP_WAIT: if (on) {
         u32 upto = W->committed > (u32)I->sub ? W->committed - I->sub : 0;
-        while ((i32)(upto - W->completed) > 0) W->completed_epoch[W->completed++ % GROUPS] = K->epoch;
+        while ((i32)(upto - W->completed) > 0) W->completed_at[W->completed++ % GROUPS] = K->clock;
       } pc++; break;
       case OP_BRA: case OP_CALL: {
         u32 taken = on;
         for (int k = 0; k < I->n; k++) taken &= PRED(k);
         if (!taken) { pc++; break; }
-        if (W->steps > J->budget) return fail(K, FAULT_BUDGET, pc, __builtin_ctz(taken), 0);
+        if (K->clock > J->budget) return fail(K, FAULT_BUDGET, pc, __builtin_ctz(taken), 0);
         if (J->stop) return fail(K, FAULT_STOPPED, pc, 0, 0);
         if (taken == m) { if (W->nsplits == 1) { pc = I->target; break; } W->split[b].pc = I->target; goto next; }
         W->split[b].pc = pc + 1; W->split[b].lanes = m & ~taken;
@@ -597,6 +665,11 @@ static int run_warp(Worker *K, Warp *W) {
         reconverge(W, AT_BSYNC); reconverge(W, AT_WARPSYNC);
         goto next; }
       case OP_BSSY: if (on) W->b[I->dst] = m; pc++; break;
+      case OP_READB: {  /* sub: clears the barrier */
+        u32 *d = W->r[I->dst], v = W->b[I->width];
+        if (on) { WRITE(v); if (I->sub) W->b[I->width] = 0; }
+        pc++; break; }
+      case OP_WRITEB: { const u32 *a = SRC(0); if (on) W->b[I->width] = a[__builtin_ctz(on)]; pc++; break; }
       case OP_BREAK: if (on) { W->b[I->dst] &= ~on; W->split[b].pc = pc + 1; reconverge(W, AT_BSYNC); goto next; } pc++; break;
       case OP_BSYNC:
         if (!on || m == (W->b[I->dst] & W->live)) { pc++; break; }
@@ -622,11 +695,13 @@ static int run_warp(Worker *K, Warp *W) {
 static int run_block(Worker *K) {
   Job *J = K->job; int nthreads = J->block[0] * J->block[1] * J->block[2], nwarps = (nthreads + 31) / 32;
   i64 x = K->block % J->grid[0], y = K->block / J->grid[0] % J->grid[1], z = K->block / J->grid[0] / J->grid[1];
-  K->first_epoch = ++K->epoch; K->uninitialised.kind = 0;
+  size_t words = J->shared_high / 4 + 1;
+  K->clock = K->epoch = 1; K->uninitialised.kind = 0; K->async = 0;
+  memset(K->shadow_words, 0, SHADOWS * words * 4);
   for (int w = 0; w < nwarps; w++) {
     Warp *W = &K->warps[w];
     memset(W->r, 0, sizeof W->r); memset(W->p, 0, sizeof W->p); memset(W->b, 0, sizeof W->b);
-    W->p[PT] = W->p[UPT] = ~0u; W->live = 0; W->steps = W->epoch_start = 0; W->committed = W->completed = 0;
+    W->p[PT] = W->p[UPT] = ~0u; W->live = 0; W->committed = W->completed = 0;
     for (int l = 0; l < 32; l++) {
       int t = w * 32 + l;
       if (t < nthreads) W->live |= 1u << l;
@@ -639,7 +714,7 @@ static int run_block(Worker *K) {
     if (J->local_words) memset(W->local, 0, (size_t)J->local_words * 128);
   }
   for (;;) {
-    for (int w = 0; w < nwarps; w++) { K->me = w; if (run_warp(K, &K->warps[w])) return 1; }
+    for (int w = 0; w < nwarps; w++) { K->me = w; K->warps[w].run = K->clock; if (run_warp(K, &K->warps[w])) return 1; }
     int live = 0, bar_pc = -1, bar_warp = 0, stuck = -1, gone = -1, elsewhere = -1;
     for (int w = 0; w < nwarps; w++) {
       Warp *W = &K->warps[w]; live |= W->live != 0;
@@ -664,9 +739,9 @@ static int run_block(Worker *K) {
         K->fault.other_pc = V->split[i].pc - (V->split[i].state == AT_BAR); K->fault.other_lane = __builtin_ctz(V->split[i].lanes); break; }
       return 1;
     }
-    K->epoch++;
+    K->epoch = K->clock;
     for (int w = 0; w < nwarps; w++) {
-      Warp *W = &K->warps[w]; W->epoch_start = W->steps;
+      Warp *W = &K->warps[w];
       W->split[0].lanes = W->live; W->split[0].state = RUN; W->nsplits = 1;
     }
   }
@@ -692,16 +767,18 @@ static void *work(void *v) {
 int engine_run(Job *J, Count *counts, Fault *fault) {
   int n = J->nworkers, nwarps = (J->block[0] * J->block[1] * J->block[2] + 31) / 32, ok = 1;
   Worker *K = calloc(n, sizeof *K); pthread_t *thread = calloc(n, sizeof *thread);
-  size_t words = (J->shared_high + 3) / 4 + 4;
+  size_t words = J->shared_high / 4 + 1;
   fault->kind = FAULT_NONE;
   for (int i = 0; i < n; i++) {
-    K[i].job = J; K[i].epoch = 0;
+    K[i].job = J;
     K[i].scratch = calloc(J->ncode, sizeof(Count)); K[i].total = calloc(J->ncode, sizeof(Count));
     K[i].patterns = aligned_alloc(64, ((J->nslots + 1) * sizeof(Patterns) + 63) / 64 * 64);
     K[i].warps = aligned_alloc(64, (nwarps * sizeof(Warp) + 63) / 64 * 64);
-    K[i].shared = calloc(words, 4); K[i].words = calloc(words, sizeof(Word));
+    K[i].shared = calloc(words, 4); K[i].shadow_words = calloc(words, SHADOWS * 4); K[i].async_owner = calloc(words, 1);
+    u32 **part = (u32 **)&K[i].shadow;
+    for (int k = 0; k < SHADOWS; k++) part[k] = K[i].shadow_words + k * words;
     K[i].local = calloc((size_t)nwarps * J->local_words + 1, 128);
-    ok &= K[i].scratch && K[i].total && K[i].patterns && K[i].warps && K[i].shared && K[i].words && K[i].local;
+    ok &= K[i].scratch && K[i].total && K[i].patterns && K[i].warps && K[i].shared && K[i].shadow_words && K[i].async_owner && K[i].local;
     if (ok) { memset(K[i].patterns, 0, (J->nslots + 1) * sizeof(Patterns)); memset(K[i].warps, 0, nwarps * sizeof(Warp)); }
     for (int w = 0; ok && w < nwarps; w++) K[i].warps[w].local = (i32 *)(K[i].local + (size_t)w * J->local_words * 32);
   }
@@ -717,8 +794,19 @@ int engine_run(Job *J, Count *counts, Fault *fault) {
       for (size_t k = 0; k < J->ncode * sizeof(Count) / 8; k++) ((i64 *)counts)[k] += ((i64 *)K[i].total)[k];
     }
   }
-  for (int i = 0; i < n; i++) { free(K[i].scratch); free(K[i].total); free(K[i].patterns); free(K[i].warps); free(K[i].shared); free(K[i].words); free(K[i].local); }
+  for (int i = 0; i < n; i++) { free(K[i].scratch); free(K[i].total); free(K[i].patterns); free(K[i].warps); free(K[i].shared); free(K[i].shadow_words); free(K[i].async_owner); free(K[i].local); }
   free(K); free(thread);
   return fault->kind;
+}
+/* One access by itself: {requests, sectors, lines, sectors_ideal, wavefronts, groups} for 32 addresses. kind: 0 global, 1 shared load, 2 shared store. */
+void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) {
+  memset(out, 0, 6 * sizeof *out);
+  if (!mask) return;
+  Patterns *set = aligned_alloc(64, (sizeof *set + 63) / 64 * 64);
+  memset(set, 0, sizeof *set);
+  Pattern *p = pattern(set, address, mask, width, kind);
+  u32 phase = (address[__builtin_ctz(mask)] & 127) >> 2;
+  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = p->wavefronts; out[5] = p->groups;
+  free(set);
 }
 void engine_sizes(i32 *out) { out[0] = sizeof(Ins); out[1] = sizeof(Job); out[2] = sizeof(Count); out[3] = sizeof(Fault); }

@@ -63,6 +63,14 @@ class Engine:
             raise TilescopeError(f"the simulator's engine does not fit this Python code ({list(sizes)} != {expected}).", "Run `make clean`.")
         self.ops = library.engine_ops().decode().split()
         self._run = library.engine_run
+        self._access = library.engine_access
+
+    def access(self, addresses: np.ndarray, mask: int, width: int, kind: str) -> dict[str, int]:
+        """What one warp instruction costs. addresses: 32 byte addresses; width in bytes; kind: 'global', 'load' or 'store' (shared)."""
+        out = (ctypes.c_int32 * 6)()
+        lanes = np.ascontiguousarray(addresses, np.uint32)
+        self._access(lanes.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint32(mask), width, ("global", "load", "store").index(kind), out)
+        return dict(zip(("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal"), out, strict=True))
 
     def run(self, job: Job, progress: Callable[[float], None] | None = None) -> tuple[np.ndarray, FaultRecord]:
         """Execute a job: (counts of shape (instructions, counters), fault). Ctrl-C stops it and is raised again."""
