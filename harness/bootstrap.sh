@@ -29,9 +29,10 @@ if [ -n "$1" ]; then
         fail "PYTHON=$1 is $have; Python 3.11 to 3.14 is needed." "$remedy"
     fi
 else
+    mine=$(.venv/bin/python -I -c 'import sys; print(sys._base_executable)' 2>/dev/null) # what an earlier PYTHON= chose
     python=
     for step in "$right; import ensurepip, venv" "$right"; do # one that can make a venv, if there is one
-        for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        for name in "$mine" python3 python3.14 python3.13 python3.12 python3.11 python; do
             if [ -z "$python" ] && command -v "$name" >/dev/null 2>&1 && "$name" -c "$step" >/dev/null 2>&1; then
                 python=$name
             fi

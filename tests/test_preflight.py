@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from harness import bootstrap, preflight
 from harness.preflight import Compiler, Facts
@@ -141,7 +144,7 @@ def bootstrap_sh(folder: Path, python: str = "") -> subprocess.CompletedProcess:
     if not (folder / "uname").exists():
         program(folder, "uname", "case $1 in -s) echo Linux ;; -m) echo x86_64 ;; esac")
     command = ["/bin/sh", ROOT / "harness/bootstrap.sh", python, "dev"]
-    return subprocess.run(command, env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60)
 
 
 def refused(run: subprocess.CompletedProcess, what: str, remedy: str) -> None:
@@ -188,6 +191,26 @@ def test_a_python_with_venv_comes_before_one_without(tmp_path: Path) -> None:
     assert bootstrap_sh(tmp_path).stdout.startswith(f"{bare} ")
     whole = program(tmp_path, "python3.12", HANDED_OVER)
     assert bootstrap_sh(tmp_path).stdout.startswith(f"{whole} ")
+
+
+@pytest.mark.parametrize("minor, good", [(10, False), (11, True), (14, True), (15, False)])
+def test_the_versions_are_those_of_the_pins(tmp_path: Path, minor: int, good: bool) -> None:
+    python = f"import sys; sys.version_info = (3, {minor}, 0); exec(sys.argv[1])"
+    program(
+        tmp_path, "python3", f"case $1 in -c) exec '{sys.executable}' -c '{python}' \"$2\" ;; *) echo \"$0 $*\" ;; esac"
+    )
+    assert (bootstrap_sh(tmp_path).returncode == 0) is good
+    assert 'requires-python = ">=3.11,<3.15"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_python_of_venv_is_kept(tmp_path: Path) -> None:
+    program(tmp_path, "python3", HANDED_OVER)
+    chosen = program(tmp_path, "chosen earlier", HANDED_OVER)
+    (tmp_path / ".venv").mkdir()
+    program(tmp_path / ".venv/bin", "python", f"echo '{chosen}'")
+    assert bootstrap_sh(tmp_path).stdout.startswith(f"{chosen} -I ")
+    chosen.unlink()
+    assert bootstrap_sh(tmp_path).stdout.startswith(f"{tmp_path}/python3 -I ")
 
 
 # bootstrap.py: .venv is there and ready, or not there
@@ -261,6 +284,19 @@ def test_problems_are_printed_and_nothing_is_made(
     assert not (root / ".venv").exists()
 
 
+SLOW_PIP = """
+import sys
+sys.path.insert(0, {repo!r})
+from pathlib import Path
+from harness import bootstrap, preflight
+from tests.test_preflight import GOOD, program
+preflight.gather = lambda root: GOOD
+def make_venv(root, lock):
+    (root / ".venv").mkdir()
+    program(root / ".venv/bin", "python", "touch .venv/half; sleep 1; touch late")
+bootstrap.make_venv = make_venv
+bootstrap.set_up(Path({root!r}), "dev")
+"""
 SLOW = """
 import sys, time
 sys.path.insert(0, {repo!r})
@@ -278,9 +314,9 @@ bootstrap.set_up(Path({root!r}), "dev")
 """
 
 
-def started(root: Path, seconds: float) -> subprocess.Popen:
+def started(root: Path, seconds: float = 0, code: str = SLOW) -> subprocess.Popen:
     """A set-up in a process of its own, half-way through."""
-    code = SLOW.format(repo=str(ROOT), root=str(root), seconds=seconds)
+    code = code.format(repo=str(ROOT), root=str(root), seconds=seconds)
     run = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     wait_until((root / ".venv/half").exists, run)
     return run
@@ -300,6 +336,28 @@ def test_a_killed_set_up_does_not_count(root: Path) -> None:
     assert (root / ".venv/half").exists()
     bootstrap.set_up(root, "dev")
     assert (root / ".venv/.ready-dev").exists() and not (root / ".venv/half").exists()
+
+
+def test_a_stamp_goes_before_what_it_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready-dev").touch()
+
+    def killed(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap.subprocess, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.make_venv(tmp_path, 0)
+    assert list((tmp_path / ".venv").glob(".ready-*")) == []
+
+
+def test_a_set_up_waits_for_the_pip_of_a_killed_one(root: Path) -> None:
+    run = started(root, code=SLOW_PIP)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    assert not (root / "late").exists()
+    bootstrap.set_up(root, "dev")
+    assert (root / "late").exists(), "pip of the killed set-up still ran"
 
 
 def test_a_second_set_up_waits_for_the_first(root: Path, capsys: pytest.CaptureFixture) -> None:
@@ -363,15 +421,21 @@ def program_in_venv(root: Path, body: str) -> None:
 
 
 def test_pins_are_exact_and_complete() -> None:
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     direct = [*project["dependencies"], *(p for extra in project["optional-dependencies"].values() for p in extra)]
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(line.count("==") == 1 and "*" not in line for line in direct + pinned)
     names = [line.split("==")[0].split("[")[0].lower() for line in direct + pinned]
     assert sorted(names) == sorted(set(names)), "a package is pinned twice"
-    from importlib import metadata
-
-    installed = {d.metadata["Name"].lower().replace("_", "-") for d in metadata.distributions()}
-    assert installed - set(names) <= {"pip", "setuptools", "wheel", "tilescope"}
+    needed, todo = set(), [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    while todo:
+        wanted = Requirement(todo.pop())
+        name = wanted.name.lower().replace("_", "-")
+        if name not in needed:
+            needed.add(name)
+            extras = wanted.extras or {""}
+            for line in metadata.requires(name) or []:
+                marker = Requirement(line).marker
+                if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                    todo.append(line)
+    assert len(needed) > 20 and needed <= set(names), needed - set(names)
