@@ -126,7 +126,7 @@ def gather(root: Path, environ: Mapping[str, str] = os.environ) -> Facts:
         python=(int(platform.python_version_tuple()[0]), int(platform.python_version_tuple()[1])),
         missing=tuple(m for m in ("venv", "ensurepip") if importlib.util.find_spec(m) is None),
         compilers=tuple(compilers(environ)),
-        c_compiler=next((found for n in ("cc", "gcc", "clang") if (found := shutil.which(n, path=path))), None),
+        c_compiler=next((found for n in ("gcc", "cc", "clang", "g++") if (found := shutil.which(n, path=path))), None),
         free_bytes=shutil.disk_usage(root).free,
         manager=next((m for m in _INSTALL if shutil.which(m, path=path)), None),
     )
@@ -177,7 +177,7 @@ def _compiler(facts: Facts) -> list[Problem]:
     if any(c.accepted for c in facts.compilers):
         if facts.c_compiler:
             return []
-        what = "there is no C compiler (cc, gcc or clang), which builds the simulator's engine."
+        what = "there is no C compiler (gcc or clang), which builds the simulator's engine."
         return [Problem(what, _INSTALL.get(facts.manager or "", "Install gcc") + ".")]
     if not facts.compilers:
         what = "there is no C++ compiler (g++ or clang++), which nvcc needs beside it."
