@@ -1,4 +1,9 @@
-from .cli import main
+import sys
+
+try:
+    from .cli import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

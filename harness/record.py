@@ -19,6 +19,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import time
@@ -30,12 +31,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .environment import ROOT
 from .errors import TilescopeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROOT = Path(__file__).resolve().parent.parent
 PROFILES = ROOT / "profiles"
 FORMAT = 1
 CHECKSUMS = "checksums.sha256"
@@ -123,18 +124,20 @@ def timestamp(seconds: float) -> str:
 def destination(out: str | Path | None, stage: str, run: str) -> Path:
     """Where a run will be: `out` itself, or profiles/STAGE/RUN.
 
-    Creates nothing. Raises TilescopeError if something is there already or the place cannot be written, so that this is
+    Leaves nothing behind. Raises TilescopeError if something is there already or the place cannot be written, so that this is
     known before the work and not after it.
     """
-    path = Path(out).expanduser().resolve() if out else PROFILES / stage / run
+    path = Path(out).expanduser().resolve() if out else PROFILES / re.sub(r"[^\w.-]", "_", stage).lstrip(".") / run
     _refuse_existing(path)
     parent = next(p for p in path.parents if p.exists())
     with _explained(path):
         if not parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"{parent} is a file")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, f"{parent} is not writable for you")
-        if os.statvfs(parent).f_bavail == 0:
+        probe = parent / f"{PARTIAL}{secrets.token_hex(6)}"
+        probe.mkdir()
+        probe.rmdir()
+        space = os.statvfs(parent)
+        if space.f_blocks and not space.f_bavail:
             raise OSError(errno.ENOSPC, "disk full")
     return path
 
