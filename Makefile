@@ -42,8 +42,8 @@ test: $(ts.base) ## | the tests that need no GPU
 	@.venv/bin/python -m pytest -q -n auto --maxprocesses 8 -m "not gpu"
 
 lint: $(ts.base) ## | ruff: checks and format
-	@.venv/bin/python -m ruff check -q .
-	@.venv/bin/python -m ruff format -q --check .
+	@.venv/bin/python -m ruff check -q --output-format concise .
+	@.venv/bin/python -m ruff format -q --check --output-format concise .
 
 lab: $(ts.base) .venv/.ready-lab ## | JupyterLab in analysis/
 	@.venv/bin/python -m jupyterlab analysis
