@@ -65,30 +65,35 @@ def access(instruction: Instruction) -> Access | None:
 
 _PIPES = {
     "fma": "FFMA FMUL FADD FFMA32I FMUL32I FADD32I",
-    "fmaheavy": "IMAD IMAD32I IMUL IMUL32I IDP IDP4A HFMA2 HADD2 HMUL2 HFMA2_32I HADD2_32I HMUL2_32I",
-    "alu": "IADD3 IADD IADD32I VIADD LOP3 LOP LOP32I SHF SHL SHR LEA ISETP SEL MOV MOV32I IMNMX VIMNMX IABS PRMT BMSK SGXT "
-    "FSETP FSEL FMNMX FCHK FSET PLOP3 PSETP P2R R2P HSETP2 HMNMX2 F2FP I2IP ISCADD VABSDIFF VABSDIFF4 VOTE CS2R",
-    "xu": "MUFU I2F F2I F2F FRND I2I POPC FLO BREV I2FP F2IP",
+    "fmaheavy": "IMAD IMAD32I IMUL IMUL32I IDP IDP4A VIADD HFMA2 HADD2 HMUL2 HFMA2_32I HADD2_32I HMUL2_32I",
+    "alu": "IADD3 IADD IADD32I LOP3 LOP LOP32I SHF SHL SHR LEA ISETP SEL MOV MOV32I IMNMX VIMNMX IABS PRMT BMSK SGXT "
+    "FSETP FSEL FMNMX FCHK FSET PLOP3 PSETP P2R R2P HSETP2 HMNMX2 F2FP I2FP I2IP ISCADD VABSDIFF VABSDIFF4 VOTE CS2R",
+    "xu": "MUFU I2F F2I F2F FRND I2I POPC FLO BREV F2IP",
     "fp64": "DFMA DADD DMUL DSETP DMNMX",
     "tensor": "HMMA IMMA DMMA BMMA HGMMA IGMMA QGMMA BGMMA",
     "lsu": "LDG STG LDGSTS ATOMG REDG LDS LDSM STS STSM ATOMS LDL STL LD ST ATOM RED S2R SHFL CCTL CCTLL MEMBAR ERRBAR "
     "FENCE MATCH QSPC LDGDEPBAR ARRIVES MOVM UBLKCP UTMALDG UTMASTG SYNCS",
     "adu": "BAR LDC BRX JMX R2UR S2UR",
-    "control": "BRA EXIT BSSY BSYNC BREAK CALL RET JMP WARPSYNC YIELD BMOV KILL NANOSLEEP RPCMOV BPT NOP DEPBAR WARPGROUP",
+    "cbu": "EXIT BSSY BSYNC BREAK CALL RET JMP WARPSYNC YIELD BMOV KILL RPCMOV BPT",
+    "none": "BRA NOP DEPBAR NANOSLEEP ULDC UMOV WARPGROUP",
     "tex": "TEX TLD TLD4 TMML TXD TXQ SULD SUST SUATOM SURED",
 }
 _PIPE_OF = {opcode: pipe for pipe, opcodes in _PIPES.items() for opcode in opcodes.split()}
 
 
 def pipe(instruction: Instruction) -> str:
-    """The pipe that issues an instruction on cc 7.5 to 9.0.
+    """The pipe that issues an instruction, by ncu's names (cc 7.5 to 9.0).
 
-    'fma' takes either half of the FMA pipe, 'fmaheavy' (integer multiply-add, packed half) one half only; 'control' is
-    ncu's cbu and what issues to no pipe; 'uniform' the scalar datapath; 'other' an opcode not in the table.
+    'fma' takes either half of the FMA pipe, 'fmaheavy' (integer multiply-add, packed half) one half only. 'none' is
+    what ncu counts in no pipe, 'other' an opcode not in the table. On an H200, sums of executed instructions by this
+    table equal `sm__inst_executed_pipe_{alu,fma,lsu,tensor,uniform,xu}.sum` ('fma' there is fma + fmaheavy).
     """
-    if instruction.base in _PIPE_OF:
-        return _PIPE_OF[instruction.base]
-    return "uniform" if instruction.base.startswith("U") else "other"
+    base = instruction.base
+    if base == "HFMA2" and ".MMA" in instruction.opcode:
+        return "tensor"
+    if base == "S2R" and any("CTAID" in o for o in instruction.operands):
+        return "adu"
+    return _PIPE_OF.get(base, "uniform" if base.startswith("U") else "other")
 
 
 _REGISTER = re.compile(r"(?<![A-Za-z0-9_])R(\d+)((?:\.\w+)*)")
@@ -96,21 +101,7 @@ _BARE_REGISTER = re.compile(r"U?R(\d+|Z)(\.\w+)*")
 _PREDICATE = re.compile(r"!?U?P(\d|T|R)")
 _UNARY = {"MOV", "MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "IABS", "I2I", "R2UR", "F2FP", "I2FP"}
 """One source, held in the second operand slot."""
-_NO_DESTINATION = {
-    "ISETP",
-    "FSETP",
-    "DSETP",
-    "HSETP2",
-    "FCHK",
-    "PSETP",
-    "R2P",
-    "RET",
-    "BRX",
-    "JMX",
-    "WARPSYNC",
-    "BAR",
-    "NANOSLEEP",
-}
+_NO_DESTINATION = set("ISETP FSETP DSETP HSETP2 FCHK PSETP R2P RET BRX JMX WARPSYNC BAR NANOSLEEP".split())
 
 
 def sources(instruction: Instruction) -> tuple[tuple[int, int, bool], ...]:
@@ -150,16 +141,24 @@ def _span(instruction: Instruction, operand: str, slot: int, suffix: str) -> int
 def register_reads(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
     """Fresh register-operand reads per instruction, by bank: (even registers, odd registers).
 
-    A register file bank (register number mod 2) gives each scheduler one operand a cycle. An operand that the
-    instruction before kept with `.reuse` in the same slot is free, and so is a register named twice.
-    Measured with FFMA loops on an H200: time follows max(issued, reads of a bank).
+    Each of the two banks (register number mod 2) gives a scheduler one operand a cycle. A `.reuse` flag keeps an operand
+    in a cache with a place for each operand slot and bank: an instruction that names the same register in the same slot
+    gets it free, and a read of another register of that bank through that slot drives it out. A register named twice is
+    read once. In program order, as if no other warp came between.
+
+    Source: loops measured on an H200 (times follow max(issued, reads of a bank)); the cache as in R. Huerta et al.,
+    "Analyzing Modern NVIDIA GPU cores" (2025), section 5.3.
     """
     reads = []
-    kept: set[tuple[int, int]] = set()
+    kept: dict[tuple[int, int], int] = {}
     for instruction in instructions:
         operands = sources(instruction)
-        fresh = {register for register, slot, _ in operands if (register, slot) not in kept}
+        fresh = {register for register, slot, _ in operands if kept.get((slot, register & 1)) != register}
         odd = sum(register & 1 for register in fresh)
         reads.append((len(fresh) - odd, odd))
-        kept = {(register, slot) for register, slot, keep in operands if keep}
+        for register, slot, keep in operands:
+            if keep:
+                kept[slot, register & 1] = register
+            else:
+                kept.pop((slot, register & 1), None)
     return reads

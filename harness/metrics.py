@@ -8,9 +8,10 @@ int64 columns
     threads          thread instructions          sectors          32-byte sectors they touch
     threads_on       those with predicate on      sectors_ideal    the least sectors for the lanes' bytes
     wavefronts       shared-memory wavefronts     lines            128-byte lines they touch
-    wavefronts_ideal wavefronts with no conflict
+    wavefronts_ideal wavefronts with no conflict  data_wavefronts  passes of global accesses through the data stage
 
-For LDGSTS, requests, sectors and lines are those of its global side, wavefronts those of its shared side.
+For LDGSTS, requests, sectors and lines are those of its global side, wavefronts those of its shared side. The column
+data_wavefronts may be missing: the least that the lanes' bytes allow then stands in for it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .stage import Launch
 from .toolchain import Kernel
 
 SECTOR = 32
+LINE = 128
 WORD = 4
 Values = dict[str, float]
 
@@ -69,6 +71,7 @@ REQUESTS_LD, REQUESTS_ST = _T.format("requests", "ld"), _T.format("requests", "s
 SECTORS_LD, SECTORS_ST = _T.format("sectors", "ld"), _T.format("sectors", "st")
 WAVEFRONTS_LD, WAVEFRONTS_ST = (_DATA.format("pipe_lsu_wavefronts", op) for op in ("ld", "st"))
 CONFLICTS_LD, CONFLICTS_ST = (_DATA.format("bank_conflicts_pipe_lsu", op) for op in ("ld", "st"))
+LDGSTS, CONFLICTS_LDGSTS = "smsp__inst_executed_op_ldgsts.sum", _DATA.format("bank_conflicts_pipe_lsu", "ldgsts")
 SHARED = "memory_l1_wavefronts_shared"
 SHARED_IDEAL = "memory_l1_wavefronts_shared_ideal"
 SHARED_EXCESS = "derived__memory_l1_wavefronts_shared_excessive"
@@ -76,6 +79,15 @@ L2_SECTORS = "memory_l2_theoretical_sectors_global"
 L2_SECTORS_IDEAL = "memory_l2_theoretical_sectors_global_ideal"
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 THREADS = "launch__thread_count"
+_PIPE = "sm__inst_executed_pipe_{}.sum"
+PIPES = {
+    "alu": "the ALU pipe",
+    "fma": "the FMA pipe, integer multiply-adds included",
+    "lsu": "the load/store unit",
+    "tensor": "the tensor pipe, which also makes constants (HFMA2.MMA)",
+    "uniform": "the uniform datapath",
+    "xu": "the pipe for conversions and special functions",
+}
 
 _TABLE = (
     Metric("smsp__inst_executed.sum", "inst", "warp instructions executed", "lower", "work"),
@@ -128,6 +140,8 @@ _TABLE = (
     Metric(WAVEFRONTS_ST, "wavefronts", "passes of shared stores", "lower", "bank"),
     Metric(CONFLICTS_LD, "wavefronts", "passes that bank conflicts add to shared loads", "lower", "bank"),
     Metric(CONFLICTS_ST, "wavefronts", "passes that bank conflicts add to shared stores", "lower", "bank"),
+    Metric(LDGSTS, "inst", "copies from global to shared memory, warp instructions", "", "bank"),
+    Metric(CONFLICTS_LDGSTS, "wavefronts", "passes that bank conflicts add to copies into shared memory", "lower", "bank"),
     _ratio("wavefronts_per_request_shared_ld", "wavefronts", "passes per shared load", "lower", "bank", WAVEFRONTS_LD, "shared_requests_ld"),
     _ratio("wavefronts_per_request_shared_st", "wavefronts", "passes per shared store", "lower", "bank", WAVEFRONTS_ST, "shared_requests_st"),
     _ratio("bank_conflict_share", "share", "shared-memory passes that are bank conflicts", "lower", "bank", SHARED_EXCESS, SHARED),
@@ -144,6 +158,7 @@ _TABLE = (
     _attribute("spill_load_bytes", "bytes", "bytes of spill loads in the code, by ptxas", "lower", "spill"),
     _attribute("spill_store_bytes", "bytes", "bytes of spill stores in the code, by ptxas", "lower", "spill"),
     _attribute("local_bytes_per_thread", "bytes", "local memory a thread has: its stack frame", "lower", "spill"),
+    *(Metric(_PIPE.format(name), "inst", f"warp instructions issued to {what}", "", "pipes") for name, what in PIPES.items()),
     _attribute("launch__block_size", "threads", "threads per block"),
     _attribute("launch__grid_size", "blocks", "blocks in the grid"),
     Metric(THREADS, "threads", "threads launched", "", "launch"),
@@ -175,8 +190,13 @@ def instructions(kernel: Kernel) -> pd.DataFrame:
 
 
 def joined(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
-    """`instructions` beside the counts of a launch, one row per instruction."""
-    return instructions(kernel).join(counts.fillna(0))
+    """`instructions` beside the counts of a launch, one row per instruction; data_wavefronts filled in where missing."""
+    t = instructions(kernel).join(counts.fillna(0))
+    if "data_wavefronts" not in t:
+        direct = t.space.isin(("global", "generic")) & t.kind.isin(("load", "store"))
+        least = (t.threads_on * t.width / LINE).clip(lower=t.requests)
+        t["data_wavefronts"] = least.where(direct & (t.requests > 0), 0)
+    return t
 
 
 def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem: Problem, device: Device) -> Values:
@@ -188,7 +208,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
     }
     shared = {
         "ld": t.space.isin(("shared", "generic")) & (t.kind == "load"),
-        "st": t.space.isin(("shared", "generic")) & (t.kind == "store") | (t.kind == "copy"),
+        "st": t.space.isin(("shared", "generic")) & (t.kind == "store"),
     }
     anywhere = t.space.isin(("global", "generic"))
     ffma = t.base == "FFMA"
@@ -207,6 +227,8 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         SHARED: total.wavefronts,
         SHARED_IDEAL: total.wavefronts_ideal,
         SHARED_EXCESS: total.wavefronts - total.wavefronts_ideal,
+        LDGSTS: t.executed[t.kind == "copy"].sum(),
+        CONFLICTS_LDGSTS: (t.wavefronts - t.wavefronts_ideal)[t.kind == "copy"].sum(),
         L2_SECTORS: t.sectors[anywhere].sum(),
         L2_SECTORS_IDEAL: t.sectors_ideal[anywhere].sum(),
     }
@@ -229,6 +251,9 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         v[_DATA.format("bank_conflicts_pipe_lsu", op)] = (t.wavefronts - t.wavefronts_ideal)[where].sum()
         v[f"smsp__inst_executed_op_local_{op}.sum"] = t.executed[(t.space == "local") & (t.kind == word)].sum()
     read = shared["ld"] & ((t.space == "shared") | (t.wavefronts > 0))
+    on = t.executed.groupby(t["pipe"]).sum()
+    for name in PIPES:
+        v[_PIPE.format(name)] = on.get(name, 0) + (on.get("fmaheavy", 0) if name == "fma" else 0)
     v["shared_words_read"] = (t.threads_on * t.width)[read].sum() / WORD
     v["global_load_words_per_k"] = v["global_load_bytes"] / WORD / problem.k
     v |= _launch(launch, kernel, device)
@@ -307,7 +332,7 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
 
 _CLASSES = {
     "fma": "other fp32", "fmaheavy": "integer", "alu": "integer", "uniform": "uniform", "lsu": "other", "adu": "control",
-    "control": "control", "tensor": "tensor", "xu": "conversion and special", "fp64": "fp64",
+    "cbu": "control", "none": "control", "tensor": "tensor", "xu": "conversion and special", "fp64": "fp64",
 }  # fmt: skip
 CLASSES = ("multiply-add", "other fp32", "integer", "move", "compare and select", "uniform", "global load", "global store", "shared load",
            "shared store", "local", "constant", "copy", "atomic", "tensor", "conversion and special", "fp64", "control", "other")  # fmt: skip
@@ -324,7 +349,7 @@ def instruction_class(instruction: isa.Instruction) -> str:
         if touched.kind in ("copy", "atomic"):
             return touched.kind
         return f"{'global' if touched.space == 'generic' else touched.space} {touched.kind}"
-    if base in ("MOV", "MOV32I", "CS2R", "S2R", "S2UR", "R2UR") or base == "IMAD" and "MOV" in modifiers:
+    if base in ("MOV", "MOV32I", "UMOV", "CS2R", "S2R", "S2UR", "R2UR") or base == "IMAD" and "MOV" in modifiers:
         return "move"
     if base == "HFMA2" and "MMA" in modifiers and instruction.operands[1:3] == ("-RZ", "RZ"):
         return "move"
