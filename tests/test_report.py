@@ -1,0 +1,80 @@
+"""The printed profile: what it must show, within 100 columns, as plain text or in colour; how figures are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import harness
+from harness import report
+
+
+@pytest.fixture(scope="module")
+def ragged():
+    return harness.profile("tiled2d", m=100, n=99, k=101, record=False)
+
+
+@pytest.fixture(scope="module")
+def square():
+    return harness.profile("tiled2d", size=512, record=False)
+
+
+def test_sections_in_order(square):
+    words = report.render(square)
+    titles = ["GLOBAL MEMORY", "SHARED MEMORY", "OCCUPANCY", "WORK", "COSTLIEST", "BOUNDS", "ARTICLES CLAIM", "FINDINGS", "RESULT"]
+    places = [words.index(t) for t in titles]
+    assert places == sorted(places)
+    assert "a bound, not a time" in words
+
+
+def test_figures_of_tiled2d(square):
+    words = report.render(square)
+    for figure in ("131,072", "262,144", "3,145,728", "2,097,152", "31.25 %", "96 registers", "tiled2d.cu:"):
+        assert figure in words
+    assert "64 % of the wavefronts are bank conflicts" in words
+    assert "sum[i][j] = fmaf(a[i], b[j], sum[i][j]);" in words
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_it_fits(ragged, width):
+    assert max(map(len, report.render(ragged, width).splitlines())) <= width
+
+
+def test_plain_text_has_no_codes_and_ascii_only(ragged):
+    assert "\x1b" not in report.render(ragged)
+    assert report.render(ragged).isascii()
+    assert "\x1b[" in report.render(ragged, colour=True)
+
+
+def test_every_launch_is_shown(ragged):
+    words = report.render(ragged)
+    assert all(label in words for label in ("main", "right", "bottom", "corner"))
+
+
+@pytest.mark.parametrize("kernel", ["naive", "naive_uncoalesced", "tiled", "tiled1d"])
+def test_every_stage_prints(kernel):
+    words = report.render(harness.profile(kernel, m=33, n=1, k=5, beta=1, record=False))
+    assert "right:" in words and "nan" not in words
+    assert kernel.startswith("tiled") or "not used" in words
+
+
+def test_markup_in_a_stage_s_words_is_text(ragged, monkeypatch):
+    import dataclasses
+
+    odd = dataclasses.replace(ragged, stage=dataclasses.replace(ragged.stage, idea="[bold]a[i] [/x]"))
+    assert "[bold]a[i] [/x]" in report.render(odd)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (4, "4"), (31.25, "31.2"), (1234567.8, "1,234,568"), (0.25, "0.250"), (1e-9, "1e-09"), (math.nan, "-"), (math.inf, "inf")],
+)
+def test_figure(value, words):
+    assert report.figure(value) == words
+
+
+def test_other_units():
+    assert report.size(16 * 2**20) == "16 MiB" and report.size(5) == "5 B"
+    assert [report.duration(x) for x in (2, 2e-3, 2e-6, 2e-9, math.nan)] == ["2 s", "2 ms", "2 us", "2 ns", "unknown"]
+    assert report.percent(0.645) == "64.5 %"
