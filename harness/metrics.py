@@ -174,7 +174,36 @@ _TABLE = (
     _attribute("sm__maximum_warps_per_active_cycle_pct", "%", "theoretical occupancy: warps an SM holds, of those it could", "", "occupancy"),
     _attribute("launch__waves_per_multiprocessor", "waves", "grid size over the blocks all SMs hold at a time", "", "occupancy"),
 )  # fmt: skip
-METRICS = {metric.name: metric for metric in _TABLE}
+_MEASURED = (
+    Metric("gpu__time_duration.sum", "ns", "time of the launch as ncu measured it, alone on the GPU", "lower", "time"),
+    _attribute("sm__cycles_elapsed.max", "cycles", "SM cycles from the launch's start to its end", "lower", "time"),
+    _attribute("sm__cycles_active.avg", "cycles", "cycles an SM had a warp, on average", "", "occupancy"),
+    _attribute("sm__warps_active.avg.pct_of_peak_sustained_active", "%", "achieved occupancy: warps an SM held while it had any",
+               "higher", "occupancy"),
+    _attribute("smsp__issue_active.avg.pct_of_peak_sustained_active", "%", "cycles in which a scheduler issued an instruction",
+               "higher", "pipes"),
+    _attribute("sm__throughput.avg.pct_of_peak_sustained_elapsed", "%", "the busiest part of the SM, of its peak", "higher", "pipes"),
+    _attribute("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "%", "the busiest part of the memory system, of its peak",
+               "", "memory"),
+    Metric("l1tex__data_pipe_lsu_wavefronts.sum", "wavefronts", "passes through the data stage, shared and global", "lower", "memory"),
+    _attribute("l1tex__t_sector_hit_rate.pct", "%", "sectors found in L1", "higher", "memory"),
+    Metric("lts__t_sectors_op_read.sum", "sectors", "sectors read from L2", "lower", "memory"),
+    Metric("lts__t_sectors_op_write.sum", "sectors", "sectors written to L2", "lower", "memory"),
+    _attribute("lts__t_sector_hit_rate.pct", "%", "sectors found in L2", "higher", "memory"),
+    Metric("dram__bytes_read.sum", "bytes", "bytes read from DRAM", "lower", "memory"),
+    Metric("dram__bytes_write.sum", "bytes", "bytes written to DRAM", "lower", "memory"),
+)  # fmt: skip
+"""What only a GPU can say: caches, traffic and time. ncu's names."""
+METRICS = {metric.name: metric for metric in (*_TABLE, *_MEASURED)}
+COUNTED_IN_CODE = frozenset(
+    ("inst_executed", "thread_inst_executed", "thread_inst_executed_true", SHARED, SHARED_IDEAL, L2_SECTORS, L2_SECTORS_IDEAL)
+)  # fmt: skip
+"""ncu counts these by patching the machine code: free of arbitration, the same each run, and per instruction."""
+
+
+def in_ncu(name: str) -> bool:
+    """Whether Nsight Compute can be asked for a metric by this name. What it derives from others it cannot."""
+    return name in COUNTED_IN_CODE or "__" in name and not name.startswith("derived__")
 
 
 def instructions(kernel: Kernel) -> pd.DataFrame:
@@ -293,6 +322,23 @@ def _finish(v: Values, device: Device | None) -> Values:
     if device is not None:
         v["peak_share_bandwidth_cap"] = bandwidth_cap(v["arithmetic_intensity"], device)
     return {name: float(v[name]) for name in METRICS if name in v}
+
+
+def derived(measured: Values) -> Values:
+    """Measured values with the metrics that follow from them, by the same formulas as the simulated ones."""
+    v = dict(measured)
+    if SHARED in v and SHARED_IDEAL in v:
+        v[SHARED_EXCESS] = v[SHARED] - v[SHARED_IDEAL]
+    if FFMA in v:
+        v["fma_count"] = v[FFMA]
+    for op, word in (("ld", "load"), ("st", "store")):
+        if _T.format("sectors", op) in v:
+            v[f"global_{word}_sector_bytes"] = SECTOR * v[_T.format("sectors", op)]
+    for metric in _TABLE:
+        if metric.over and all(name in v for name in metric.over):
+            above, below = (v[name] for name in metric.over)
+            v[metric.name] = metric.scale * above / below if below else math.nan
+    return v
 
 
 def bandwidth_cap(intensity: float, device: Device) -> float:
