@@ -83,9 +83,9 @@ def run(
             seconds, peak = _command("profile", name, "--size", str(n), "--record", "no")
             figures.append(_below(f"profile {name}, {n:,}^3", seconds, "s", TARGETS.get(f"profile {n}")))
             if n == max(sizes):
-                figures.append(_below("peak memory of that", peak, "MiB", TARGETS["memory"]))
+                figures.append(_below(f"peak memory of profile {name}, {n:,}^3", peak, "MiB", TARGETS["memory"]))
     figures += _throughput(doing)
-    result = Bench(figures, environment.cpu(), sim.cores())
+    result = Bench(figures, environment.cpu(), environment.cores())
     result.path = _record(result, run_id, path, started)
     return result
 
@@ -118,7 +118,7 @@ def _throughput(doing: Callable[[str], None]) -> Iterator[Figure]:
     tunables = stage.configure()
     binary = toolchain.compile(stage, tunables, ARCH)
     operands, launches = problem.operands(), stage.plan(problem, tunables)
-    for workers in sorted({1, sim.cores()}):
+    for workers in sorted({1, environment.cores()}):
         doing(f"simulator, {workers} cores")
         runs = [sim.run(binary, launches, problem, operands, blocks="all", workers=workers) for _ in range(3)]
         rate = max(r.thread_instructions / r.seconds for r in runs) / 1e9

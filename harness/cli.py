@@ -108,9 +108,11 @@ def verify(args: argparse.Namespace) -> int:
         failed |= not result.ok
         output.text(report.render_verification(result, **_terminal()))
         if result.interrupted:
-            raise KeyboardInterrupt
+            break
     if args.json:
         output.json([r.to_json() for r in results])
+    if results and results[-1].interrupted:
+        raise KeyboardInterrupt
     return 1 if failed else 0
 
 

@@ -31,7 +31,7 @@ def describe() -> dict:
         "packages": packages(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "git": git(),
     }
 
@@ -45,6 +45,11 @@ def packages() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             pass
     return found
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @cache

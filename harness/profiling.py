@@ -68,9 +68,11 @@ class LaunchProfile:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class Profile:
-    """What a stage does with a problem on a device. With a `fault`, the kernel was stopped and nothing was counted.
+    """What a stage does with a problem on a device; print() shows all of it.
+
+    With a `fault`, the kernel was stopped and nothing was counted.
 
     claims    a Verdict for each claim that speaks of this problem
     findings  at most five, costliest first
@@ -95,6 +97,14 @@ class Profile:
     started: float
     ended: float
     path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.id}: {self.stage.name} {self.problem} on {self.device.name}, {'ok' if self.ok else 'NOT OK'}>"
+
+    def __str__(self) -> str:
+        from . import report
+
+        return report.render(self)
 
     @property
     def ok(self) -> bool:

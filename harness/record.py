@@ -64,12 +64,15 @@ LINES = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A recorded run. The frames are read when first asked for."""
 
     path: Path
     manifest: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.manifest['kind']} in {self.path}>"
 
     @property
     def id(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,9 +63,12 @@ class Verdict:
         }  # fmt: skip
 
 
-@dataclass
+@dataclass(repr=False)
 class Verification:
-    """Verdicts of a stage, in the order they were reached; `interrupted` by Ctrl-C before the last of `planned` cases."""
+    """Verdicts of a stage, in the order they were reached; print() shows the table.
+
+    `interrupted`: by Ctrl-C, before the last of the `planned` cases.
+    """
 
     stage: Stage
     tunables: dict[str, int]
@@ -74,6 +76,14 @@ class Verification:
     planned: int
     verdicts: list[Verdict] = field(default_factory=list)
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Verification of {self.stage.name}: {len(self.failed)} of {len(self.verdicts)} wrong>"
+
+    def __str__(self) -> str:
+        from . import report
+
+        return report.render_verification(self)
 
     @property
     def ok(self) -> bool:
@@ -197,9 +207,3 @@ def random_cases(count: int, seed: int) -> Iterator[Case]:
                 distribution=str(rng.choice(["normal", "uniform", "integers"])), seed=number,
             ),
         )  # fmt: skip
-
-
-def tally(verdicts: list[Verdict]) -> str:
-    """'12 right' or '9 right, 3 wrong'."""
-    counts = Counter("right" if v.ok else "wrong" for v in verdicts)
-    return ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))

@@ -33,7 +33,9 @@ def tiled2d(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ragged(tmp_path_factory):
-    return harness.profile("tiled2d", m=100, n=99, k=101, beta=0.5, ldc=120, out=tmp_path_factory.mktemp("runs") / "run")
+    return harness.profile(
+        "tiled2d", m=100, n=99, k=101, beta=0.5, ldc=120, out=tmp_path_factory.mktemp("runs") / "run"
+    )
 
 
 @pytest.mark.parametrize(("stage", "tile"), REFERENCE)
@@ -213,3 +215,9 @@ def test_importing_harness_is_light():
     assert subprocess.run([sys.executable, "-c", code], cwd=stages.KERNELS.parent).returncode == 0
     with pytest.raises(AttributeError):
         harness.nothing  # noqa: B018
+
+
+def test_repr_is_short_and_print_shows_all(ragged):
+    assert len(repr(ragged)) < 120 and "ok" in repr(ragged)
+    assert "FINDINGS" in str(ragged)
+    assert len(repr(harness.load(ragged.path))) < 200

@@ -21,7 +21,9 @@ ROOT = Path(record.__file__).resolve().parent.parent
 
 
 def tables(run: str, rows: int = 3) -> dict[str, pd.DataFrame]:
-    values = [(run, "main", "smsp__inst_executed.sum", pc, 2.5, "inst", "sim") for pc in [None, *range(0, 16 * rows, 16)]]
+    values = [
+        (run, "main", "smsp__inst_executed.sum", pc, 2.5, "inst", "sim") for pc in [None, *range(0, 16 * rows, 16)]
+    ]
     return {
         "runs": pd.DataFrame([{"run": run, "stage": "tiled"}]),
         "values": record.frame(record.VALUES, values),
@@ -30,7 +32,12 @@ def tables(run: str, rows: int = 3) -> dict[str, pd.DataFrame]:
 
 
 def written(path: Path, run: str = "20250101T000000Z-0123abcd", **manifest) -> Path:
-    return record.write(path, {"id": run, "kind": "profile", **manifest}, tables(run), {"sass.txt": "FFMA\n", "kernel.cubin": b"\x7fELF"})
+    return record.write(
+        path,
+        {"id": run, "kind": "profile", **manifest},
+        tables(run),
+        {"sass.txt": "FFMA\n", "kernel.cubin": b"\x7fELF"},
+    )
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -56,7 +63,11 @@ def test_checksums_are_what_sha256sum_reads(tmp_path):
 
 
 def test_manifest_holds_no_nan():
-    assert record.plain({"a": float("nan"), "b": (1, float("inf")), "c": Path("x")}) == {"a": None, "b": [1, None], "c": "x"}
+    assert record.plain({"a": float("nan"), "b": (1, float("inf")), "c": Path("x")}) == {
+        "a": None,
+        "b": [1, None],
+        "c": "x",
+    }
     assert record.plain({"a": pd.Series([1, 2]).to_numpy()}) == {"a": [1, 2]}
 
 

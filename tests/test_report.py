@@ -22,7 +22,17 @@ def square():
 
 def test_sections_in_order(square):
     words = report.render(square)
-    titles = ["GLOBAL MEMORY", "SHARED MEMORY", "OCCUPANCY", "WORK", "COSTLIEST", "BOUNDS", "ARTICLES CLAIM", "FINDINGS", "RESULT"]
+    titles = [
+        "GLOBAL MEMORY",
+        "SHARED MEMORY",
+        "OCCUPANCY",
+        "WORK",
+        "COSTLIEST",
+        "BOUNDS",
+        "ARTICLES CLAIM",
+        "FINDINGS",
+        "RESULT",
+    ]
     places = [words.index(t) for t in titles]
     assert places == sorted(places)
     assert "a bound, not a time" in words
@@ -68,7 +78,16 @@ def test_markup_in_a_stage_s_words_is_text(ragged, monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0, "0"), (4, "4"), (31.25, "31.2"), (1234567.8, "1,234,568"), (0.25, "0.250"), (1e-9, "1e-09"), (math.nan, "-"), (math.inf, "inf")],
+    [
+        (0, "0"),
+        (4, "4"),
+        (31.25, "31.2"),
+        (1234567.8, "1,234,568"),
+        (0.25, "0.250"),
+        (1e-9, "1e-09"),
+        (math.nan, "-"),
+        (math.inf, "inf"),
+    ],
 )
 def test_figure(value, words):
     assert report.figure(value) == words

@@ -1,0 +1,46 @@
+"""make bench, on toy sizes: figures, targets, the recorded run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness import bench, record, report
+from harness import stage as stages
+from harness.errors import TilescopeError
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setattr(stages, "names", lambda: ["tiled"])
+    patch.setattr(bench, "THROUGHPUT_SIZE", 64)
+    yield bench.run(sizes=(32, 48), out=tmp_path_factory.mktemp("bench") / "run")
+    patch.undo()
+
+
+def test_figures(result):
+    what = [f.what for f in result.figures]
+    assert what[:4] == ["list", "profile tiled, 32^3", "profile tiled, 48^3", "peak memory of profile tiled, 48^3"]
+    assert what[4].startswith("simulator, tiled2d 64^3, 1 core")
+    assert all(f.value > 0 for f in result.figures)
+    memory = result.figures[3]
+    assert 20 < memory.value < 2048 and memory.met and memory.target == "under 2048 MiB"
+
+
+def test_recorded(result):
+    run = record.load(result.path)
+    assert run.manifest["kind"] == "bench" and set(run.values.source) == {"timing"}
+    assert run.text("profile.txt") == report.render_bench(result)
+    json.dumps(result.to_json())
+
+
+def test_missed_targets_are_marked(result):
+    slow = bench.Bench([bench._below("list", 1.0, "s", 0.4)], "a CPU", 2)
+    assert "under 0.4 s: MISSED" in report.render_bench(slow)
+
+
+def test_a_command_that_fails_is_named():
+    with pytest.raises(TilescopeError, match="tild"):
+        bench._command("profile", "tild")

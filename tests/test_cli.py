@@ -1,0 +1,273 @@
+"""python -m harness: verbs, exit status, two clear lines for every error, nothing half-written, pipes and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import cli, profiling, record, toolchain, verification
+from harness import stage as stages
+
+ROOT = Path(cli.__file__).resolve().parent.parent
+
+
+def harness(*words: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def main(capsys, line: str) -> tuple[int, str, str]:
+    """(status, standard output, standard error) of a command line run in this process."""
+    status = cli.main(line.split())
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def own_stage(tmp_path):
+    """A stage outside the repository: (its .py file, its .cu file)."""
+    for suffix in (".py", ".cu"):
+        text = (stages.KERNELS / f"naive{suffix}").read_text()
+        (tmp_path / f"mine{suffix}").write_text(text.replace('name="naive"', 'name="mine"'))
+    return tmp_path / "mine.py", tmp_path / "mine.cu"
+
+
+def test_list_has_a_line_a_stage(capsys):
+    status, out, err = main(capsys, "list")
+    assert (status, err) == (0, "") and [line.split()[0] for line in out.splitlines()] == stages.names()
+
+
+def test_list_as_json(capsys):
+    rows = json.loads(main(capsys, "list --json -")[1])
+    assert {"stage", "parent", "idea", "tunables"} == set(rows[0])
+
+
+def test_list_imports_nothing_heavy():
+    code = "import sys; from harness import cli; cli.main(['list']); print({'pandas', 'pyarrow', 'rich'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_profile_prints_records_and_shows_again(capsys, tmp_path):
+    status, out, err = main(capsys, f"profile KERNEL=tiled SIZE=40 TILE=8 OUT={tmp_path}/run JSON={tmp_path}/x.json")
+    assert (status, err) == (0, "") and "TILE=8" in out and f"{tmp_path}/run" in out.splitlines()[-1]
+    assert json.loads((tmp_path / "x.json").read_text())["tunables"] == {"TILE": 8}
+    shown = main(capsys, f"show {tmp_path}/run")[1]
+    assert out.startswith(shown)
+    assert json.loads(main(capsys, f"show RUN={tmp_path}/run --json -")[1])["stage"] == "tiled"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "x.json"]
+
+
+def test_json_alone_on_standard_output(capsys):
+    status, out, err = main(capsys, "profile tiled --size 33 --backend sim --record no --json -")
+    assert status == 0 and json.loads(out)["error"]["max"] >= 0 and err == ""
+
+
+def test_a_failed_verdict_is_status_1(capsys):
+    assert main(capsys, "profile naive_row_of_b --size 33 --record no")[0] == 1
+    status, out, _ = main(capsys, "profile tiled_no_first_barrier --size 64 --record no")
+    assert status == 1 and "read-after-write" in out
+    assert main(capsys, "verify naive_no_k COUNT=1")[0] in (0, 1)
+    assert main(capsys, "verify naive_mixed_axes COUNT=1")[0] == 1
+
+
+def test_verify(capsys):
+    status, out, _ = main(capsys, "verify tiled TILE=4 COUNT=2")
+    assert status == 0 and "right" in out
+    assert json.loads(main(capsys, "verify tiled COUNT=0 --json -")[1])[0]["ok"] is True
+
+
+def test_sass(capsys):
+    status, out, _ = main(capsys, "sass tiled TILE=8")
+    assert status == 0 and "FFMA" in out and "tiled.cu:" in out
+
+
+def test_a_stage_outside_the_repository(capsys, own_stage):
+    for path in own_stage:
+        status, out, err = main(capsys, f"profile {path} --size 32 --record no")
+        assert (status, err) == (0, "") and out.startswith("mine:") and "mine.cu:" in out
+
+
+BAD = {
+    "profile tild2d": "unknown kernel 'tild2d'. Did you mean tiled2d?",
+    "profile": "profile needs KERNEL=",
+    "profile tiled SIZE=0": "SIZE=0 is less than 1",
+    "profile tiled SIZE=-3": "SIZE=-3 is less than 1",
+    "profile tiled --size -3": "SIZE=-3 is less than 1",
+    "profile tiled SIZE=1.5": "SIZE='1.5' is not an integer",
+    "profile tiled SIZE=40000000": "elements",
+    "profile tiled SIZE=99999999999999999999999999": "elements",
+    "profile tiled SIZE=3 M=4": "both given",
+    "profile tiled TILE=3": "illegal tunables",
+    "profile tiled TILE=x": "TILE='x' is not an integer",
+    "profile tiled BM=3": "unknown BM",
+    "profile tiled DEVICE=h2000": "unknown DEVICE 'h2000'. Did you mean h200?",
+    "profile tiled BACKEND=gpu": "BACKEND=gpu cannot work here",
+    "profile tiled NVCC=/nonexistent": "no such compiler",
+    "profile tiled OUT=/dev/null": "is a file",
+    "profile tiled OUT=/dev/null/x": "cannot write",
+    "profile tiled JSON=/nonexistent/x": "cannot write JSON",
+    "profile /nonexistent/x.cu": "no stage file",
+    "verify tiled COUNT=-1": "COUNT=-1",
+    "show": "show needs RUN=",
+    "show /nonexistent": "no run",
+    "bench SIZES=a": "SIZES='a' is not an integer",
+    "pofile tiled": "unknown verb 'pofile'. Did you mean profile?",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_two_clear_lines(capsys, monkeypatch, line):
+    monkeypatch.setattr("harness.backends.gpu_missing", lambda: "no GPU")
+    status, out, err = main(capsys, line)
+    assert (status, out) == (2, "")
+    lines = err.splitlines()
+    assert lines[0].startswith("error: ") and BAD[line] in lines[0] and len(lines) <= 2
+
+
+def test_no_compiler(capsys, monkeypatch):
+    monkeypatch.setattr(toolchain, "_packaged", lambda tool: None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for found in (toolchain.compiler, toolchain.tools):
+        found.cache_clear()
+    try:
+        status, _, err = main(capsys, "profile tiled SIZE=8 --record no")
+    finally:
+        for found in (toolchain.compiler, toolchain.tools):
+            found.cache_clear()
+    assert status == 2 and "nvcc is not installed" in err
+
+
+def test_a_compiler_error_shows_nvcc_s_line(capsys, own_stage, tmp_path):
+    source = own_stage[1]
+    source.write_text(source.read_text().replace("{", "{ int x = y;", 1))
+    status, _, err = main(capsys, f"profile {source} --size 8 --out {tmp_path}/run")
+    assert status == 2 and "mine.cu does not compile" in err and "undefined" in err and "mine.cu(" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_file_that_raises(capsys, own_stage):
+    own_stage[0].write_text("1 / 0\n")
+    status, _, err = main(capsys, f"profile {own_stage[0]}")
+    assert status == 2 and "mine.py:1 raised ZeroDivisionError" in err
+
+
+def test_an_existing_run_is_not_overwritten(capsys, tmp_path):
+    assert main(capsys, f"profile tiled SIZE=8 OUT={tmp_path}/run")[0] == 0
+    status, _, err = main(capsys, f"profile tiled SIZE=9 OUT={tmp_path}/run")
+    assert status == 2 and "not empty" in err and record.load(tmp_path / "run").manifest["problem"]["m"] == 8
+
+
+def test_a_damaged_run_is_not_shown(capsys, tmp_path):
+    main(capsys, f"profile tiled SIZE=8 OUT={tmp_path}/run")
+    (tmp_path / "run/profile.txt").write_text("all is well")
+    status, _, err = main(capsys, f"show {tmp_path}/run")
+    assert status == 2 and "profile.txt was altered" in err
+
+
+def test_a_bug_is_named_as_one_with_no_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(profiling, "profile", lambda *a, **k: {}["x"])
+    status, _, err = main(capsys, "profile tiled")
+    assert status == 2 and "a bug in Tilescope: KeyError" in err and "TILESCOPE_TRACEBACK=1" in err
+    monkeypatch.setenv("TILESCOPE_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["profile", "tiled"])
+
+
+def test_out_of_memory(capsys, monkeypatch):
+    def greedy(*a, **k):
+        raise MemoryError
+
+    monkeypatch.setattr(profiling, "profile", greedy)
+    assert main(capsys, "profile tiled")[0] == 2
+
+
+def test_overview(capsys):
+    for words in ("", "help", "--help"):
+        status, out, _ = main(capsys, words)
+        assert status == 0 and all(f"\n  {verb} " in out for verb in cli.VERBS)
+
+
+def test_a_reader_that_goes_away():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "sass", "tiled"], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_standard_output():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "list"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2 and done.stderr.startswith("error: cannot write to standard output")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_an_ascii_terminal():
+    assert harness("list", env={**os.environ, "PYTHONIOENCODING": "ascii"}).returncode == 0
+
+
+@pytest.mark.parametrize("delay", [0.2, 0.5, 0.9, 1.3])
+def test_ctrl_c_leaves_nothing(tmp_path, delay):
+    words = [
+        "profile",
+        "naive_uncoalesced",
+        "--m",
+        "1900",
+        "--n",
+        "1900",
+        "--k",
+        "1500",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "harness", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(delay)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    if child.returncode == 0:  # it was faster
+        record.load(tmp_path / "run")
+        return
+    assert list(tmp_path.iterdir()) == []
+    if delay >= 0.5:  # before, the interpreter itself may still be starting
+        assert child.returncode == 130 and "Traceback" not in err
+
+
+def test_two_runs_at_once(tmp_path):
+    words = [sys.executable, "-m", "harness", "profile", "tiled", "--size", "64", "--out", str(tmp_path / "run")]
+    children = [
+        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    errors = [c.communicate(timeout=120)[1] for c in children]
+    assert sorted(c.returncode for c in children) == [0, 2]
+    assert any("another run" in e or "not empty" in e for e in errors)
+    record.load(tmp_path / "run")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_interrupted_verify_prints_what_is_finished(capsys, monkeypatch):
+    real, calls = verification._judge, []
+
+    def judge(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(verification, "_judge", judge)
+    status, out, err = main(capsys, "verify tiled")
+    assert status == 130 and "2 of 2 problems right" in out and err == "error: interrupted.\n"

@@ -1,0 +1,46 @@
+"""What a manifest says of the machine, and what it does not."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+from pathlib import Path
+
+from harness import environment
+
+
+def test_it_says_versions_cpu_and_git():
+    found = environment.describe()
+    assert (
+        found["python"] == platform.python_version()
+        and found["packages"]["numpy"]
+        and found["cores"] >= 1
+        and found["cpu"]
+    )
+    if (environment.ROOT / ".git").exists():
+        assert len(found["git"]["commit"]) == 40 and isinstance(found["git"]["dirty"], bool)
+
+
+def test_it_says_nothing_of_the_user():
+    words = json.dumps(environment.describe())
+    assert str(Path.home()) + "/" not in words and str(environment.ROOT) not in words
+    assert f'"{platform.node()}"' not in words and f'"{getpass.getuser()}"' not in words
+
+
+def test_outside_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.git() is None
+
+
+def test_no_git(monkeypatch):
+    def run(*a, **k):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    assert environment.git() is None
+
+
+def test_public_paths():
+    assert environment.public(environment.ROOT / "kernels/tiled.cu") == "kernels/tiled.cu"
+    assert environment.public("/home/someone/mine.cu") == "mine.cu"
