@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from .errors import TilescopeError
 from .stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE_FORMAT = "1"
+CACHE_FORMAT = "2"
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,13 @@ class Binary:
         lines = self.sources.get(file, "").splitlines()
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
+    def move(self, old: str, new: str) -> None:
+        """Let source lines in folder `old`, where this was compiled, stand for the same files in `new`."""
+        for kernel in self.kernels.values():
+            kernel.instructions = [
+                replace(i, file=new + i.file[len(old) :]) if i.file.startswith(old + os.sep) else i for i in kernel.instructions
+            ]
+
     def sass(self) -> str:
         """The disassembly as text: address, instruction, source line."""
         out = []
@@ -143,32 +150,38 @@ def _version(tool: Path) -> str:
 
 
 @cache
-def tools(nvcc: str | None = None) -> Toolchain:
-    """The compiler and a disassembler at least as new, which reads what the compiler writes.
-
-    nvcc: a path, or None for the packaged one, else the one on PATH. Raises TilescopeError where there is none.
-    """
+def compiler(nvcc: str | None = None) -> tuple[Path, str]:
+    """(path, version) of nvcc: the one given, else the packaged one, else the one on PATH. Raises TilescopeError if there is none."""
     if nvcc:
-        compiler = Path(shutil.which(nvcc) or nvcc).expanduser()
-        if not compiler.is_file():
+        path = Path(shutil.which(nvcc) or nvcc).expanduser()
+        if not path.is_file():
             raise TilescopeError(f"NVCC={nvcc}: no such compiler.", "Give the path of an nvcc, or leave NVCC out.")
     else:
         found = _packaged("nvcc") or shutil.which("nvcc")
         if not found:
             raise TilescopeError("no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc.")
-        compiler = Path(found)
-    beside = compiler.resolve().parent / "nvdisasm"
+        path = Path(found)
+    return path, _version(path)
+
+
+@cache
+def tools(nvcc: str | None = None) -> Toolchain:
+    """The compiler and a disassembler at least as new, which reads what the compiler writes.
+
+    nvcc: a path, or None for the packaged one, else the one on PATH. Raises TilescopeError where there is none.
+    """
+    path, version = compiler(nvcc)
+    beside = path.resolve().parent / "nvdisasm"
     candidates = [p for p in (_packaged("nvdisasm"), beside, shutil.which("nvdisasm")) if p and Path(p).is_file()]
     if not candidates:
         raise TilescopeError("no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm.")
-    version = _version(compiler)
     best = max(((_version(Path(p)), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
     if _numbers(best[0])[:1] < _numbers(version)[:1]:
         raise TilescopeError(
-            f"nvdisasm {best[0]} ({best[1]}) is older than nvcc {version} ({compiler}) and may not read its code.",
+            f"nvdisasm {best[0]} ({best[1]}) is older than nvcc {version} ({path}) and may not read its code.",
             f"pip install 'nvidia-cuda-nvdisasm=={version.split('.')[0]}.*' in .venv.",
         )
-    return Toolchain(compiler, best[1], version, best[0])
+    return Toolchain(path, best[1], version, best[0])
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -213,26 +226,47 @@ def sources(path: Path) -> dict[str, str]:
 def compile(stage: Stage, tunables: Mapping[str, int], arch: int, nvcc: str | None = None) -> Binary:
     """Compile a stage for an architecture (compute capability times ten), or take it from the cache.
 
-    Raises TilescopeError with nvcc's own message and line where the source does not compile.
+    Where there is no compiler or no disassembler, a cache carried here from another machine and named by TILESCOPE_CACHE
+    will do: its entries are found by what was compiled, whatever folder that was in. Raises TilescopeError with nvcc's own
+    message and line where the source does not compile.
     """
     if arch < stage.least_arch:
         raise TilescopeError(f"{stage.name} needs sm_{stage.least_arch} or newer; DEVICE is sm_{arch}.", "Choose another DEVICE.")
-    chain = tools(nvcc)
     texts = sources(stage.source)
     options = flags(arch, tunables)
-    key = hashlib.sha256(
-        json.dumps([CACHE_FORMAT, chain.nvcc_version, chain.nvdisasm_version, options, texts, wrapper(stage)]).encode()
-    ).hexdigest()[:32]
-    entry = cache_root() / "binaries" / key
-    if not (entry / "sass.json").exists():
-        _compile_into(entry, stage, options, chain)
+    folder = stage.source.parent
+    what = _key(CACHE_FORMAT, options, sorted((os.path.relpath(path, folder), text) for path, text in texts.items()))
+    try:
+        chain = tools(nvcc)
+    except TilescopeError:
+        entry = None if nvcc else _carried(what)
+        if entry is None:
+            raise
+    else:
+        entry = cache_root() / "binaries" / f"{what}-{_key(chain.nvcc_version, chain.nvdisasm_version, wrapper(stage))}"
+        if not (entry / "made.json").exists():
+            _compile_into(entry, stage, options, chain)
+    made = json.loads((entry / "made.json").read_text())
     code = (entry / "kernel.cubin").read_bytes()
     binary = assemble(code, (entry / "sass.json").read_text(), (entry / "ptxas.txt").read_text())
+    if made["folder"] != str(folder):
+        binary.move(made["folder"], str(folder))
     binary.sources = texts
     binary.flags = options
-    binary.compiler = chain.nvcc_version
-    binary.disassembler = chain.nvdisasm_version
+    binary.compiler = made["nvcc"]
+    binary.disassembler = made["nvdisasm"]
     return binary
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _carried(what: str) -> Path | None:
+    """The entry for a source and its flags, made by whatever tools, in the cache that TILESCOPE_CACHE names; or None."""
+    if not os.environ.get("TILESCOPE_CACHE"):
+        return None
+    return max((e.parent for e in (cache_root() / "binaries").glob(f"{what}-*/made.json")), default=None)
 
 
 def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: Toolchain) -> None:
@@ -249,6 +283,8 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
             raise TilescopeError(f"{stage.source.name} does not compile:\n{_first_errors(run.stderr)}", _remedy(run.stderr))
         (work / "ptxas.txt").write_text(run.stderr)
         (work / "sass.json").write_text(disassemble((work / "kernel.cubin"), chain))
+        made = {"nvcc": chain.nvcc_version, "nvdisasm": chain.nvdisasm_version, "folder": str(stage.source.parent)}
+        (work / "made.json").write_text(json.dumps(made))
         try:
             os.replace(work, entry)
         except OSError:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from .. import parameters
 from ..errors import TilescopeError
 from ..problem import Operands, Problem
 from ..stage import Launch
@@ -238,31 +239,9 @@ def _bank0(binary: Binary, kernel: Kernel, launch: Launch, problem: Problem, are
     struct.pack_into("<6I", bank, 0, *launch.block, *launch.grid)
     if len(bank) >= STACK + 4:
         struct.pack_into("<I", bank, STACK, _frame(function.frame))
-    if len(launch.args) != len(function.params):
-        raise TilescopeError(
-            f"kernel {kernel.name} takes {len(function.params)} arguments; launch {launch.label} gives {len(launch.args)}.",
-            "Correct Launch.args in the stage's .py file.",
-        )
-    for (offset, size), value in zip(function.params, arguments(launch, problem, {n: r.address for n, r in arena.regions.items()}), strict=True):
-        form = {(8, int): "<Q", (4, int): "<i", (4, float): "<f"}.get((size, type(value)))
-        if form is None:
-            raise TilescopeError(f"kernel {kernel.name}: argument at byte {offset} takes {size} bytes; {value!r} does not fit it.")
-        struct.pack_into(form, bank, function.param_base + offset, value)
+    block = parameters.pack(function, launch, problem, {name: region.address for name, region in arena.regions.items()})
+    bank[function.param_base : function.param_base + len(block)] = block
     return bytes(bank)
-
-
-def arguments(launch: Launch, problem: Problem, addresses: dict[str, int]) -> list[int | float]:
-    """The values of a launch's arguments in order; matrices become addresses. Raises TilescopeError on an unknown name."""
-    known: dict[str, int | float] = {
-        "M": problem.m, "N": problem.n, "K": problem.k, "alpha": problem.alpha, "beta": problem.beta,
-        "lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc, **addresses,
-    }  # fmt: skip
-    values: list[int | float] = []
-    for a in launch.args:
-        if isinstance(a, str) and a not in known:
-            raise TilescopeError(f"launch {launch.label} names an unknown argument {a!r}; known: {', '.join(known)}.")
-        values.append(known[a] if isinstance(a, str) else a)
-    return values
 
 
 def _check_written(arena: Arena, prepared: list[_Prepared], ran: list[np.ndarray], tiles: np.ndarray | None) -> None:
