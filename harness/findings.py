@@ -16,7 +16,7 @@ import pandas as pd
 
 from .bounds import Bound, attainable_tflops, bottleneck, bounds, occupancy, total
 from .device import Device
-from .metrics import SECTOR, WORD, Values, instruction_class, joined, launch_values, lines, totals
+from .metrics import WORD, Values, instruction_class, joined, launch_values, lines, totals
 from .occupancy import WARP
 from .problem import Problem
 from .stage import Launch, ceil_div
@@ -25,6 +25,7 @@ from .toolchain import Instruction, Kernel
 MOST = 5
 LEAST = 0.01
 NEAR_PEAK = 0.9
+SECTORS_PER_LINE = 4
 Profiled = tuple[Launch, Kernel, pd.DataFrame]
 
 
@@ -49,6 +50,8 @@ class _View:
     by_line: pd.DataFrame
     values: Values
     found: list[Bound]
+    launches: Sequence[Profiled]
+    times: list[float]  # the largest bound of each launch, seconds
     problem: Problem
     device: Device
     sms: int
@@ -76,8 +79,8 @@ def findings(launches: Sequence[Profiled], problem: Problem, device: Device) -> 
     if not launches:
         return []
     each = [bounds(launch, kernel, counts, device) for launch, kernel, counts in launches]
-    costliest = max(range(len(launches)), key=lambda i: bottleneck(each[i]).seconds)
-    launch, kernel, _ = launches[costliest]
+    times = [bottleneck(bound).seconds for bound in each]
+    launch, kernel, _ = launches[times.index(max(times))]
     view = _View(
         launch=launch,
         kernel=kernel,
@@ -85,6 +88,8 @@ def findings(launches: Sequence[Profiled], problem: Problem, device: Device) -> 
         by_line=pd.concat([lines(k, counts) for _, k, counts in launches]).groupby(level=["file", "line"]).sum(),
         values=totals([launch_values(*item, problem, device) for item in launches], device),
         found=total(problem, each, device),
+        launches=launches,
+        times=times,
         problem=problem,
         device=device,
         sms=max(1, min(device.sms, launch.blocks)),
@@ -111,7 +116,7 @@ def _bank_conflicts(v: _View) -> list[Finding]:
         worst = (rows.wavefronts - rows.wavefronts_ideal).idxmax()
         row = rows.loc[worst]
         each, ideal = (row[c] / max(1, row.executed) for c in ("wavefronts", "wavefronts_ideal"))
-        what = f"a {row.width}-byte {row.kind if row.kind != 'copy' else 'copy'} takes {each:.3g} wavefronts where {ideal:.3g} would do"
+        what = f"a {row.width}-byte {row.kind} takes {each:.3g} wavefronts where {ideal:.3g} would do"
         whole = v.values["derived__memory_l1_wavefronts_shared_excessive"]
         if found or len(excess) == 1:
             start = (
@@ -158,29 +163,27 @@ def _uncoalesced(v: _View) -> list[Finding]:
         requests, ideal = rows.requests.sum(), rows.sectors_ideal.sum()
         each, least = rows.sectors.sum() / requests, ideal / requests
         kind = "store" if (rows.kind == "store").all() else "load"
-        excess_lines = max(0.0, rows.lines.sum() - ideal / 4)
-        l2 = SECTOR * sectors / (v.device.dram_gbs * 1e9) / v.seconds if kind == "load" and _misses(v) else 0.0
+        passes = rows.data_wavefronts.sum() - max(requests, ideal / SECTORS_PER_LINE)
+        tags = (rows.lines - rows.requests * v.device.tag_tags).clip(lower=0).sum()
+        cost = max(v.share(passes, v.device.data_wavefronts), v.share(tags, v.device.tag_tags))
         sentence = (
             f"{v.at(file, line)} {kind}s {each:.3g} sectors per request where {least:.3g} would do: "
             f"{100 * sectors / rows.sectors.sum():.0f} % of the bytes it moves are not asked for."
         )
-        remedy = _coalesce(v, file, line, kind, each, least)
-        found.append(Finding(sentence, remedy, file, line, max(v.share(excess_lines, v.device.data_wavefronts), l2)))
+        found.append(Finding(sentence, _coalesce(v, file, line, kind, each / least), file, line, cost))
     return found
 
 
-def _misses(v: _View) -> bool:
-    """Whether a launch's inputs exceed what L2 holds, so that wasted sectors cost DRAM traffic."""
-    return v.problem.bytes > v.device.l2_bytes
-
-
-def _coalesce(v: _View, file: str, line: int, kind: str, each: float, least: float) -> str:
+def _coalesce(v: _View, file: str, line: int, kind: str, excess: float) -> str:
     vector = _neighbours(v.on_line(file, line).instruction)
     if vector:
         verb = "writes" if kind == "store" else "reads"
         return f"A thread {verb} {vector} neighbouring words one at a time: use float4, or let neighbouring threads take neighbouring words."
-    if each - least <= 1:
-        return "Rows do not start on a 32-byte sector: make the leading dimension a multiple of 8."
+    p = v.problem
+    if excess <= 2 and any(ld % 8 for ld in (p.lda, p.ldb, p.ldc)):
+        return "Rows do not start on a 32-byte sector: make the leading dimensions multiples of 8."
+    if 1 < v.launch.block[0] < 8:
+        return f"A row of the block is {v.launch.block[0]} words, and a sector holds 8: use a wider block and tile."
     return "Neighbouring threads walk down a column: let threadIdx.x walk along the row."
 
 
@@ -233,6 +236,31 @@ def _narrow(v: _View) -> list[Finding]:
     return found
 
 
+def _scalar_copies(v: _View) -> list[Finding]:
+    """Words of a tile that a thread fetches one by one, each beside its neighbour's."""
+    found = []
+    t = v.table
+    loads = t[(t.space == "global") & (t.kind == "load") & (t.width == WORD) & (t.executed > 0)]
+    for (file, line), rows in loads.groupby(["file", "line"]):
+        if len(rows) < 4 or rows.executed.nunique() > 1 or (rows.sectors > rows.sectors_ideal).any():
+            continue
+        stored = v.on_line(file, line)
+        stored = stored[stored.base == "STS"]
+        if stored.empty:
+            continue
+        moved = rows.executed.sum() + stored.executed.sum()
+        found.append(
+            Finding(
+                f"A thread loads {len(rows)} single words at {v.at(file, line)}, each beside its neighbour's.",
+                f"Let a thread load 4 neighbouring words as float4: {ceil_div(len(rows), 4)} loads instead of {len(rows)}.",
+                file,
+                line,
+                v.share(0.75 * moved, v.device.lsu_instructions),
+            )
+        )
+    return found
+
+
 def _bottleneck(v: _View) -> list[Finding]:
     worst = bottleneck(v.found)
     tflops = attainable_tflops(v.problem, v.found)
@@ -241,12 +269,10 @@ def _bottleneck(v: _View) -> list[Finding]:
         return []
     file, line = _costliest_line(v, worst.name)
     sentence = f"{_NAMES.get(worst.name, worst.name)} bounds it: {tflops:.3g} TFLOPS of {peak:.3g} are attainable. A bound, not a time."
-    beyond = (
-        1
-        - tflops / peak
-        - sum(f.cost for check in (_bank_conflicts, _uncoalesced) for f in check(v) if worst.name == "data stage")
-    )
-    return [Finding(sentence, MOVES[worst.name](v), file, line, max(LEAST, beyond))]
+    wastes = (_bank_conflicts, _uncoalesced) if worst.name in ("data stage", "tag stage") else ()
+    beyond = 1 - tflops / peak - sum(f.cost for check in wastes for f in check(v))
+    remedy = _less_memory(v) if v.values["memory_l1_wavefronts_shared"] == 0 else MOVES[worst.name](v)
+    return [Finding(sentence, remedy, file, line, max(LEAST, beyond))]
 
 
 _NAMES = {
@@ -392,22 +418,36 @@ def _low_occupancy(v: _View) -> list[Finding]:
 
 
 def _small_grid(v: _View) -> list[Finding]:
-    blocks, sms = v.launch.blocks, v.device.sms
-    rounds = ceil_div(blocks, sms)
+    """SMs without work: launches of fewer blocks than SMs, and the last round of the costliest launch."""
+    sms, whole = v.device.sms, sum(v.times)
+    found = []
+    others = [
+        (i, time) for i, time in zip(v.launches, v.times, strict=True) if i[0] is not v.launch and i[0].blocks < sms
+    ]
+    if others:
+        blocks, share = sum(i[0].blocks for i, _ in others), sum(time for _, time in others) / whole
+        idle = sum(time * (1 - i[0].blocks / sms) for i, time in others) / whole
+        sentence = f"{len(others)} small launches of {blocks} blocks in all, for {sms} SMs, take {100 * share:.0f} % of the bound's time."
+        remedy = "Run them in one launch with the main one, or beside it in other streams; tiles that divide the matrices need none."
+        found.append(Finding(sentence, remedy, cost=idle))
+    blocks, rounds = v.launch.blocks, ceil_div(v.launch.blocks, sms)
     idle = 1 - blocks / sms / rounds
+    cost = idle * max(v.times) / whole
     if blocks < sms:
         sentence = f"{blocks} blocks on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
-        return [
+        found.append(
             Finding(
                 sentence,
                 "Use smaller BM and BN, or split K over several blocks; a larger problem would fill it.",
-                cost=idle,
+                cost=cost,
             )
-        ]
-    if idle < 0.1:
-        return []
-    sentence = f"{blocks} blocks on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
-    return [Finding(sentence, f"Choose tiles so that the number of blocks is near a multiple of {sms}.", cost=idle)]
+        )
+    elif idle >= 0.1:
+        sentence = f"{blocks} blocks on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
+        found.append(
+            Finding(sentence, f"Choose tiles so that the number of blocks is near a multiple of {sms}.", cost=cost)
+        )
+    return found
 
 
 def _padding(v: _View) -> list[Finding]:
@@ -430,6 +470,6 @@ def _idle_lanes(v: _View) -> list[Finding]:
 
 
 CHECKS: tuple[Callable[[_View], list[Finding]], ...] = (
-    _bank_conflicts, _uncoalesced, _bottleneck, _registers, _integer_overhead, _spills, _narrow, _low_occupancy, _small_grid, _padding,
+    _bank_conflicts, _uncoalesced, _bottleneck, _registers, _integer_overhead, _spills, _narrow, _scalar_copies, _low_occupancy, _small_grid, _padding,
     _idle_lanes,
 )  # fmt: skip

@@ -363,14 +363,14 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
     """Counts per source line: index (file, line), in file order.
 
     Columns: those of the counts (`executed` are warp instructions), with requests, sectors and lines those of global
-    memory only; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess`.
+    memory only; data_wavefronts; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess`.
     """
     t = joined(kernel, counts)
     outside = ~t.space.isin(("global", "generic"))
     t.loc[outside, ["requests", "sectors", "sectors_ideal", "lines"]] = 0
     t["even"] *= t.executed
     t["odd"] *= t.executed
-    table = t.groupby(["file", "line"])[[*counts.columns, "even", "odd"]].sum()
+    table = t.groupby(["file", "line"])[[*dict.fromkeys([*counts.columns, "data_wavefronts", "even", "odd"])]].sum()
     table["sectors_excess"] = table.sectors - table.sectors_ideal
     table["wavefronts_excess"] = table.wavefronts - table.wavefronts_ideal
     return table
