@@ -83,7 +83,7 @@ def run(
             seconds, peak = _command("profile", name, "--size", str(n), "--record", "no")
             figures.append(_below(f"profile {name}, {n:,}^3", seconds, "s", TARGETS.get(f"profile {n}")))
             if n == max(sizes):
-                figures.append(_below(f"peak memory of profile {name}, {n:,}^3", peak, "MiB", TARGETS["memory"]))
+                figures.append(_below(f"peak memory, {name}, {n:,}^3", peak, "MiB", TARGETS["memory"]))
     figures += _throughput(doing)
     result = Bench(figures, environment.cpu(), environment.cores())
     result.path = _record(result, run_id, path, started)

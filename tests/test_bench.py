@@ -22,7 +22,7 @@ def result(tmp_path_factory):
 
 def test_figures(result):
     what = [f.what for f in result.figures]
-    assert what[:4] == ["list", "profile tiled, 32^3", "profile tiled, 48^3", "peak memory of profile tiled, 48^3"]
+    assert what[:4] == ["list", "profile tiled, 32^3", "profile tiled, 48^3", "peak memory, tiled, 48^3"]
     assert what[4].startswith("simulator, tiled2d 64^3, 1 core")
     assert all(f.value > 0 for f in result.figures)
     memory = result.figures[3]
