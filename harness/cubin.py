@@ -40,7 +40,7 @@ def read(cubin: bytes) -> dict[str, Function]:
         raise TilescopeError("not a cubin: the file does not start as a 64-bit ELF file does.")
     try:
         return _read(cubin)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as e:
+    except (struct.error, IndexError, ValueError, OverflowError) as e:
         raise TilescopeError(f"damaged cubin: {e}", "Compile it again.") from e
 
 

@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from . import cubin as elf
+from . import preflight
 from .errors import TilescopeError
 from .stage import Stage
 
@@ -277,7 +278,9 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         raise TilescopeError(f"cannot write the cache {entry.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder.") from e
     try:
         (work / "wrapper.cu").write_text(wrapper(stage))
-        command = [chain.nvcc, *options, "-Xptxas=-v", "-cubin", "-o", work / "kernel.cubin", work / "wrapper.cu"]
+        host = preflight.host_compiler()
+        chosen = ("-ccbin", host) if host else ()
+        command = [chain.nvcc, *options, *chosen, "-Xptxas=-v", "-cubin", "-o", work / "kernel.cubin", work / "wrapper.cu"]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
             raise TilescopeError(f"{stage.source.name} does not compile:\n{_first_errors(run.stderr)}", _remedy(run.stderr))

@@ -55,6 +55,7 @@ class Operand:
     kind: str
     text: str
     index: int = 0
+    bits: int = 0  # bits 32 to 63 of the instruction: the exact value of a float immediate
     negative: bool = False
     inverted: bool = False
     absolute: bool = False
@@ -100,7 +101,7 @@ def parse(text: str, word: int) -> Operand:
         o.kind = "mem"
         _address(m[1], o)
     elif _INTEGER.match(s):
-        o.kind, o.index = "imm", int(s, 0) & 0xFFFFFFFF
+        o.kind, o.index, o.bits = "imm", int(s, 0) & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF
     elif _FLOAT.match(s):
         o.kind, o.index = "float", word >> 32 & 0xFFFFFFFF
     else:
@@ -236,8 +237,8 @@ class Decoder:
         s.add = 1 if o.negative else 0
 
     def _float(self, k: int, o: Operand) -> None:
-        if o.kind == "imm":  # integer-looking text of a float, such as 0x7f800000 for infinity
-            o.kind = "float"
+        if o.kind == "imm":  # a float that is a whole number is printed as one
+            o.kind, o.index = "float", o.bits
         if o.inverted or o.suffix:
             raise NotKnown(f"operand {o.text}")
         s = self.e.s[k]
@@ -362,15 +363,12 @@ class Decoder:
         unsigned, extended = self._take("U32"), self._take("X")
         for k in range(3):
             self._int(k, rest[k])
-        if wide:
-            self._op("IMADWIDE")
-            if rest[2].negative or rest[2].inverted:
-                raise NotKnown(f"operand {rest[2].text}")
-            self._int(3, rest[2], 1)
-            self.e.sub, self.e.pdst = not unsigned, out
-        elif high:
-            self._op("IMADHI")
-            self.e.sub = not unsigned
+        if wide or high:
+            self._op("IMADWIDE" if wide else "IMADHI")
+            if rest[2].inverted or high and extended or rest[2].negative and (out >= 0 or extended):
+                raise NotKnown(f"form {'.WIDE' if wide else '.HI'} with {rest[2].text}")
+            self._int(3, rest[2], 1)  # the addend is a pair, negated as one
+            self.e.sub, self.e.width, self.e.pdst = not unsigned, rest[2].negative, out
         elif not extended and rest[1].kind == "imm" and rest[1].index == 1 and not rest[1].negative:
             self._op("IADD3")
             self._int(1, rest[2])
@@ -574,13 +572,15 @@ class Decoder:
 
     # Floating point
     def _FFMA(self, o: list[Operand]) -> None:
-        self._op("FFMAM" if any(x.negative or x.absolute for x in o[1:4]) else "FFMA")
+        self.e.sub = bool(self._take("FTZ"))
+        self._op("FFMAM" if self.e.sub or any(x.negative or x.absolute for x in o[1:4]) else "FFMA")
         self._dst(o[0])
         for k in range(3):
             self._float(k, o[1 + k])
 
     def _FMUL(self, o: list[Operand]) -> None:
         self._op("FMUL")
+        self.e.sub = bool(self._take("FTZ"))
         self._dst(o[0])
         for k in range(2):
             self._float(k, o[1 + k])
@@ -597,6 +597,12 @@ class Decoder:
         self._in(0, o[4])
         self.e.sub = _FLOAT_COMPARE[self._take(*_FLOAT_COMPARE)]
         self.e.n = _LOGIC.index(self._take(*_LOGIC))
+
+    def _FCHK(self, o: list[Operand]) -> None:
+        self._op("FCHK")
+        self.e.pdst = self._predicate(o[0])
+        self._int(0, o[1])
+        self._int(1, o[2])
 
     def _FMNMX(self, o: list[Operand]) -> None:
         self._op("FMNMX")
@@ -734,7 +740,7 @@ class Decoder:
         self._op("NOP")
         self.mods = []
 
-    _NOP = _YIELD = _MEMBAR = _ERRBAR = _CCTL = _NANOSLEEP = _nop
+    _NOP = _YIELD = _MEMBAR = _ERRBAR = _CGAERRBAR = _CCTL = _NANOSLEEP = _nop
 
     # Control flow
     def _target(self, o: Operand) -> None:

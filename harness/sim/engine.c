@@ -17,7 +17,7 @@ typedef int16_t i16; typedef int32_t i32; typedef int64_t i64;
 
 #define OPS(X) X(NOP) X(MOV) X(IADD3) X(IADD3C) X(IMAD) X(IMADWIDE) X(IMADHI) X(LEA) X(LEAHI) X(SHF) X(LOP3) X(PLOP3) \
   X(ISETP) X(IMNMX) X(SEL) X(P2R) X(R2P) X(PRMT) X(POPC) X(FLO) X(BREV) X(BMSK) X(SGXT) X(IABS) X(I2F) X(F2I) X(MUFU) \
-  X(FFMA) X(FFMAM) X(FMUL) X(FADD) X(FSETP) X(FMNMX) X(R2UR) X(VOTE) X(SHFL) X(LDC) \
+  X(FFMA) X(FFMAM) X(FMUL) X(FADD) X(FSETP) X(FCHK) X(FMNMX) X(R2UR) X(VOTE) X(SHFL) X(LDC) \
   X(LDG) X(STG) X(LDS) X(STS) X(LDGSTS) X(LDL) X(STL) X(COMMIT) X(WAIT) X(BRA) X(BRADIV) X(CALL) X(RET) X(EXIT) X(BAR) \
   X(BSSY) X(BSYNC) X(BREAK) X(READB) X(WRITEB) X(WARPSYNC) X(UNKNOWN)
 enum {
@@ -274,6 +274,7 @@ static int touch(Worker *K, Warp *W, const Pattern *p, u32 first, int pc, int st
 #define SRC(k) (I->s[k].row >= 0 ? W->r[I->s[k].row] : C[~I->s[k].row])
 #define INT(x, k) ((x[l] ^ I->s[k].flip) + I->s[k].add)
 #define FLT(x, k) as_float((x[l] & I->s[k].add) ^ I->s[k].flip)
+#define PAIR(lo, hi) ((((u64)lo[l] | (u64)hi[l] << 32) ^ (I->width ? ~0ull : 0)) + (I->width ? 1 : 0))
 #define PRED(k) (W->p[I->ps[k]] ^ (I->pn[k] ? ~0u : 0))
 #define GATHER(cond) ({ u32 m_ = 0; for (int l = 0; l < 32; l++) m_ |= (u32)(cond) << l; m_; })
 static inline float as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
@@ -281,6 +282,7 @@ static inline u32 as_bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
 
 static inline void set_pred(Warp *W, int p, u32 v, u32 on) { if (p >= 0 && p != PT && p != UPT) W->p[p] = (W->p[p] & ~on) | (v & on); }
 
+static inline float flush(float f) { return fabsf(f) < 0x1p-126f ? copysignf(0, f) : f; }  /* .FTZ: a denormal counts as zero */
 static u32 to_int(float f, int is_signed) {  /* truncates and saturates; NaN gives 0x80000000 signed, 0 unsigned */
   if (f != f) return is_signed ? 0x80000000u : 0;
   double t = trunc((double)f);
@@ -411,17 +413,17 @@ static int run_warp(Worker *K, Warp *W) {
           u32 lo[32], hi[32];
           LANES {
             u64 product = I->sub ? (u64)((i64)(i32)INT(a, 0) * (i32)INT(e, 1)) : (u64)INT(a, 0) * INT(e, 1);
-            u64 t = product + ((u64)f[l] | (u64)g[l] << 32) + (in >> l & 1);
+            u64 t = product + PAIR(f, g) + (in >> l & 1);
             lo[l] = (u32)t; hi[l] = (u32)(t >> 32);
           }
           if (I->pdst >= 0) carry = GATHER(((u64)lo[l] | (u64)hi[l] << 32) < ((u64)f[l] | (u64)g[l] << 32));
           WRITE(lo[l]); d = d1; WRITE(hi[l]);
           set_pred(W, I->pdst, carry, on);
         } break;
-        case OP_IMADHI: {
-          const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2);
-          if (I->sub) WRITE((u32)((u64)((i64)(i32)INT(a, 0) * (i32)INT(e, 1)) >> 32) + INT(f, 2));
-          else WRITE((u32)((u64)INT(a, 0) * INT(e, 1) >> 32) + INT(f, 2));
+        case OP_IMADHI: {  /* the high word of IMAD.WIDE */
+          const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2), *g = SRC(3); u32 out[32];
+          LANES out[l] = ((I->sub ? (u64)((i64)(i32)INT(a, 0) * (i32)INT(e, 1)) : (u64)INT(a, 0) * INT(e, 1)) + PAIR(f, g)) >> 32;
+          WRITE(out[l]);
         } break;
         case OP_LEA: {
           const u32 *a = SRC(0), *e = SRC(1); int s = I->sub;
@@ -512,15 +514,25 @@ static int run_warp(Worker *K, Warp *W) {
           WRITE(out[l]); } break;
         case OP_MUFU: { const u32 *a = SRC(0); u32 out[32]; for (int l = 0; l < 32; l++) out[l] = mufu((a[l] & I->s[0].add) ^ I->s[0].flip, I->sub); WRITE(out[l]); } break;
         case OP_FFMA: { const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2); WRITE(as_bits(__builtin_fmaf(as_float(a[l]), as_float(e[l]), as_float(f[l])))); } break;
-        case OP_FFMAM: { const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2); WRITE(as_bits(__builtin_fmaf(FLT(a, 0), FLT(e, 1), FLT(f, 2)))); } break;
-        case OP_FMUL: { const u32 *a = SRC(0), *e = SRC(1); WRITE(as_bits(FLT(a, 0) * FLT(e, 1))); } break;
-        case OP_FADD: { const u32 *a = SRC(0), *e = SRC(1); WRITE(as_bits(FLT(a, 0) + FLT(e, 1))); } break;
+        case OP_FFMAM: { const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2);
+          if (I->sub) WRITE(as_bits(flush(__builtin_fmaf(flush(FLT(a, 0)), flush(FLT(e, 1)), flush(FLT(f, 2))))));
+          else WRITE(as_bits(__builtin_fmaf(FLT(a, 0), FLT(e, 1), FLT(f, 2)))); } break;
+        case OP_FMUL: { const u32 *a = SRC(0), *e = SRC(1);
+          if (I->sub) WRITE(as_bits(flush(flush(FLT(a, 0)) * flush(FLT(e, 1)))));
+          else WRITE(as_bits(FLT(a, 0) * FLT(e, 1))); } break;
+        case OP_FADD: { const u32 *a = SRC(0), *e = SRC(1);
+          if (I->sub) WRITE(as_bits(flush(flush(FLT(a, 0)) + flush(FLT(e, 1)))));
+          else WRITE(as_bits(FLT(a, 0) + FLT(e, 1))); } break;
         case OP_FSETP: {  /* sub: 1 less, 2 equal, 4 greater, 8 unordered: the outcomes that count as true */
           const u32 *a = SRC(0), *e = SRC(1); u32 r = 0;
           for (int l = 0; l < 32; l++) { float x = FLT(a, 0), y = FLT(e, 1); int is = x < y ? 1 : x == y ? 2 : x > y ? 4 : 8; r |= (u32)((I->sub & is) != 0) << l; }
           u32 q = PRED(0), not_r = ~r;
           if (I->n == 0) { r &= q; not_r &= q; } else if (I->n == 1) { r |= q; not_r |= q; } else { r ^= q; not_r ^= q; }
           set_pred(W, I->pdst, r, on); set_pred(W, I->pdst2, not_r, on);
+        } break;
+        case OP_FCHK: {  /* whether a / b needs the slow path: operands or quotient near the ends of the range */
+          const u32 *a = SRC(0), *e = SRC(1);
+          set_pred(W, I->pdst, GATHER(({ int x = a[l] >> 23 & 255, y = e[l] >> 23 & 255; x == 255 || y < 3 || y > 252 || (x && (x - y > 125 || y - x > 124)) || (!x && a[l] << 1); })), on);
         } break;
         case OP_FMNMX: { const u32 *a = SRC(0), *e = SRC(1); u32 least = PRED(0), out[32];
           for (int l = 0; l < 32; l++) { float x = FLT(a, 0), y = FLT(e, 1); out[l] = as_bits(least >> l & 1 ? fminf(x, y) : fmaxf(x, y)); }
