@@ -87,9 +87,11 @@ def test_no_compiler(monkeypatch):
     monkeypatch.setattr(toolchain, "_packaged", lambda tool: None)
     monkeypatch.setenv("PATH", "/nowhere")
     toolchain.tools.cache_clear()
+    toolchain.compiler.cache_clear()
     with pytest.raises(TilescopeError, match="no CUDA compiler"):
         toolchain.tools()
     toolchain.tools.cache_clear()
+    toolchain.compiler.cache_clear()
 
 
 def test_a_compiler_that_is_not_there():
