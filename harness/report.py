@@ -126,6 +126,11 @@ def figure(x: float, digits: int = 3) -> str:
     return f"{x:,.{max(0, digits - 1 - math.floor(math.log10(abs(x))))}f}"
 
 
+def short(x: float) -> str:
+    """A number as short as its first six digits allow: 0.25, 31.25, 524,288."""
+    return figure(x) if math.isnan(x) or x == int(x) else f"{x:,.6g}"
+
+
 def size(x: float) -> str:
     """Bytes in the unit that suits them."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -158,6 +163,8 @@ def _header(page: Page, p: Profile) -> None:
         if (problem.lda, problem.ldb, problem.ldc) == (problem.k, problem.n, problem.n)
         else f"; lda {problem.lda:,}, ldb {problem.ldb:,}, ldc {problem.ldc:,}"
     )
+    alpha = "" if problem.alpha == 1 else f"{problem.alpha:g} * "
+    beta = f" + {problem.beta:g} * C" if problem.beta else ""
     spills = sum(k.spill_loads + k.spill_stores for k in kernels)
     ran, all_blocks = sum(x.blocks_run for x in p.parts), sum(x.launch.blocks for x in p.parts)
     how = f"the machine code, executed on the CPU: {ran:,} of {all_blocks:,} blocks"
@@ -166,8 +173,8 @@ def _header(page: Page, p: Profile) -> None:
     rows = [
         (
             "problem",
-            f"C[{problem.m:,} x {problem.n:,}] = {problem.alpha:g} * A[{problem.m:,} x {problem.k:,}] * B[{problem.k:,} x {problem.n:,}]"
-            f" + {problem.beta:g} * C{leading}; {problem.distribution} inputs, seed {problem.seed}",
+            f"C[{problem.m:,} x {problem.n:,}] = {alpha}A[{problem.m:,} x {problem.k:,}] * B[{problem.k:,} x {problem.n:,}]"
+            f"{beta}{leading}; {problem.distribution} inputs, seed {problem.seed}",
         ),
         ("tunables", " ".join(f"{k}={v}" for k, v in p.tunables.items()) or "none"),
         (
@@ -228,22 +235,11 @@ def _occupancy(page: Page, p: Profile) -> None:
             launch.label, "x".join(f"{x:,}" for x in _trimmed(launch.grid)), count(launch.threads), size(part.metrics["shared_bytes_per_block"]),
             *(count(x) for x in held.limits.values()), f"{figure(held.percent, 4)} %", held.limiter, figure(held.waves),
         ))  # fmt: skip
-    limits = list(p.parts[0].occupancy.limits)
-    page.table(
-        [
-            "<launch",
-            "blocks",
-            "threads",
-            "shared",
-            *(x.replace("shared memory", "shared") for x in limits),
-            "occupancy",
-            "<limited by",
-            "waves",
-        ],
-        rows,
-    )
+    limits = ["/warps", "/blocks", "/regs", "/shared"]
+    page.table(["<launch", "grid", "threads", "shared", *limits, "occupancy", "<limiter", "waves"], rows)
     page.say(
-        f"{', '.join(limits)}: blocks an SM could hold if only that counted. waves: rounds in which {p.device.sms} SMs take all blocks.",
+        f"{', '.join(limits)}: blocks an SM could hold if only that counted. waves: rounds in which {p.device.sms} SMs take"
+        " all blocks.",
         "dim",
     )
 
@@ -267,7 +263,7 @@ def _work(page: Page, p: Profile) -> None:
     rows = [
         ("multiply-adds", count(v["fma_count"]) + padding),
         ("warp instructions", f"{count(v['smsp__inst_executed.sum'])}: {mix}"),
-        ("shared words read", f"{figure(v['shared_words_read_per_fma'])} per multiply-add"),
+        ("shared words read", f"{figure(v['shared_words_read_per_fma'] or math.nan)} per multiply-add"),
         (
             "arithmetic intensity",
             f"{figure(v['arithmetic_intensity'])} FLOP per byte the lanes load, {figure(v['arithmetic_intensity_sectors'])} per byte moved",
@@ -352,7 +348,7 @@ def _claims(page: Page, p: Profile) -> None:
             metric = METRICS[r.metric]
             unit = "x" if claim.against else metric.unit
             mark = "" if r.holds else "; does not agree"
-            figures = f"claimed {figure(claim.expected, 4)}, simulated {figure(r.value, 4)} {unit}{mark}"
+            figures = f"claimed {short(claim.expected)}, simulated {short(r.value)} {unit}{mark}"
             page.say(Text.assemble(f"{metric.meaning}: {figures}", (f"  {r.metric}", "dim")), indent=6)
         if claim.why:
             page.say(claim.why, "dim", indent=6)
