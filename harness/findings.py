@@ -136,22 +136,23 @@ def _bank_conflicts(v: _View) -> list[Finding]:
 
 
 def _unconflict(row: pd.Series, loads: int) -> str:
-    if row.width >= 8 and row.kind == "load":
-        step = row.width // WORD
+    """The remedy for the pattern of conflicts that an access's width and wavefronts give away."""
+    words = row.width // WORD
+    merged = (
+        row.wavefronts_ideal < words * row.requests
+    )  # neighbouring lanes read the same words: a broadcast along rows
+    if row.kind == "load" and words > 1 and not merged:
         return (
-            f"The lanes' {row.width}-byte pieces are not next to each other: give a thread pieces of {step} words that lie "
-            f"{step} * (threads across) apart, so that neighbouring threads read neighbouring pieces."
+            f"The lanes' {row.width}-byte pieces are not next to each other: give a thread pieces of {words} words that lie "
+            f"{words} * (threads across) apart, so that neighbouring threads read neighbouring pieces."
         )
+    pad = "one word" if words <= 1 else f"{words} words, which keeps them aligned"
     if row.kind == "load":
-        also = (
-            ", or store the tile transposed, so that a thread's words are neighbours and load as float4"
-            if loads >= 4
-            else ""
-        )
-        return f"The lanes' rows start in the same bank: pad the tile's rows by one word{also}."
-    if row.width >= 8:
-        return "The lanes' rows start in the same bank: pad the tile's rows by 4 words, which keeps them aligned, or swizzle them."
-    return "The lanes write down a column, all in one bank: pad the tile's rows by one word, or swap which index threadIdx.x walks."
+        also = ", or store the tile transposed, so that a thread's words are neighbours and load as float4"
+        return f"The lanes' rows start in the same bank: pad the tile's rows by {pad}{also if words <= 1 and loads >= 4 else ''}."
+    if words > 1:
+        return f"The lanes' rows start in the same bank: pad the tile's rows by {pad}, or swizzle them."
+    return f"The lanes write down a column, all in one bank: pad the tile's rows by {pad}, or swap which index threadIdx.x walks."
 
 
 def _uncoalesced(v: _View) -> list[Finding]:

@@ -147,7 +147,7 @@ def register_reads(instructions: Sequence[Instruction]) -> list[tuple[int, int]]
     read once. In program order, as if no other warp came between.
 
     Source: loops measured on an H200 (times follow max(issued, reads of a bank)); the cache as in R. Huerta et al.,
-    "Analyzing Modern NVIDIA GPU cores" (2025), section 5.3.
+    "Analyzing Modern NVIDIA GPU cores", arXiv:2503.20481.
     """
     reads = []
     kept: dict[tuple[int, int], int] = {}

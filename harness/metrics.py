@@ -124,8 +124,8 @@ _TABLE = (
     Metric("global_store_bytes", "bytes", "bytes the lanes store to global memory", "lower", "coalescing"),
     Metric("global_load_sector_bytes", "bytes", "bytes that global loads move, in whole sectors", "lower", "coalescing"),
     Metric("global_store_sector_bytes", "bytes", "bytes that global stores move, in whole sectors", "lower", "coalescing"),
-    Metric("global_load_lines", "lines", "128-byte lines that global load requests touch", "lower", "coalescing"),
-    Metric("global_store_lines", "lines", "128-byte lines that global store requests touch", "lower", "coalescing"),
+    Metric(_T.format("set_accesses", "ld"), "lines", "128-byte lines that global load requests touch", "lower", "coalescing"),
+    Metric(_T.format("set_accesses", "st"), "lines", "128-byte lines that global store requests touch", "lower", "coalescing"),
     _ratio("global_words_loaded_per_thread_per_k", "words", "4-byte words a thread loads from global memory per step along K",
            "lower", "coalescing", "global_load_words_per_k", THREADS),
     Metric("global_load_words_per_k", "words", "4-byte words all threads load from global memory, over K", "lower", "coalescing"),
@@ -271,7 +271,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         v[f"sectors_ideal_{op}"] = t.sectors_ideal[where].sum()
         v[f"global_{word}_bytes"] = lane_bytes
         v[f"global_{word}_sector_bytes"] = SECTOR * t.sectors[where].sum()
-        v[f"global_{word}_lines"] = t.lines[where].sum()
+        v[_T.format("set_accesses", op)] = t.lines[where].sum()
     for op, where in shared.items():
         word = {"ld": "load", "st": "store"}[op]
         v[f"smsp__inst_executed_op_shared_{op}.sum"] = t.executed[(t.space == "shared") & (t.kind == word)].sum()
