@@ -47,7 +47,8 @@ class Problem:
                 raise TilescopeError(f"{name.upper()}={value} is less than {least}.")
             object.__setattr__(self, name, int(value))
         for name in ("alpha", "beta"):
-            value = float(np.float32(getattr(self, name)))
+            with np.errstate(over="ignore"):
+                value = float(np.float32(getattr(self, name)))
             if not np.isfinite(value):
                 raise TilescopeError(f"{name.upper()}={getattr(self, name)} is not a finite fp32 number.")
             object.__setattr__(self, name, value)

@@ -1,7 +1,7 @@
 """SASS to the engine's bytecode: what every opcode and modifier of an instruction means, or that it is not known.
 
 Operand order and modifiers are those nvdisasm prints. An opcode, modifier or operand form that is not listed here becomes
-an UNKNOWN instruction, which is an error when a warp reaches it: nothing is guessed.
+an UNKNOWN instruction, which is an error when a lane would execute it: nothing is guessed.
 """
 
 from __future__ import annotations

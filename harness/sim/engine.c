@@ -47,6 +47,8 @@ typedef struct {
 typedef struct { i64 executed, threads, on, requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal; } Count;
 typedef struct { i32 kind, pc, warp, lane, other_pc, other_warp, other_lane, hazard; i64 block; u64 address; } Fault;
 
+typedef struct { i32 pc, warp; u32 epoch, mask; u64 address[32]; u32 value[4][32]; } Trace;  /* one executed access to global or shared memory */
+
 typedef struct {
   const Ins *code; i32 ncode, nslots;
   const u32 (*constants)[32];
@@ -57,6 +59,7 @@ typedef struct {
   i64 budget;
   i32 nworkers;
   volatile i32 stop; volatile i64 next, done;
+  Trace *trace; i64 ntrace, traced;  /* filled in order by the only worker, up to ntrace */
 } Job;
 
 #define LANES _Pragma("GCC ivdep") for (int l = 0; l < 32; l++)
@@ -371,6 +374,15 @@ static int check_global(Worker *K, u32 on, int pc, const u32 *word, int width, u
   return 0;
 }
 
+static void trace(Worker *K, int pc, u32 on, u64 base, const u32 *offset, int shift, const u32 *value, int words) {
+  Job *J = K->job;
+  if (J->traced >= J->ntrace) return;
+  Trace *t = &J->trace[J->traced++];
+  memset(t, 0, sizeof *t);
+  t->pc = pc; t->warp = K->me; t->epoch = K->epoch; t->mask = on;
+  for (int l = 0; l < 32; l++) if (on >> l & 1) { t->address[l] = base + ((u64)offset[l] << shift); for (int k = 0; k < words; k++) t->value[k][l] = value[32 * k + l]; }
+}
+
 /* Runs a warp until every split waits at a barrier or has ended; 1 on a fault. */
 static int run_warp(Worker *K, Warp *W) {
   Job *J = K->job; const Ins *code = J->code; const u32 (*C)[32] = J->constants; Count *counts = K->count;
@@ -599,6 +611,7 @@ static int run_warp(Worker *K, Warp *W) {
           if (touch(K, W, q, to[__builtin_ctz(on)], pc, 1, 1)) return 1;
           for (int l = 0; l < 32; l++) if (on >> l & 1) for (int k = 0; k < n; k++) K->shared[(to[l] >> 2) + k] = mem[word[l] + k];
         }
+        if (J->trace && I->op != OP_LDGSTS) trace(K, pc, on, J->base, word, 2, W->r[I->dst], n);
         pc++; break; }
       case OP_LDS: case OP_STS: {
         if (!on) { pc++; break; }
@@ -635,6 +648,7 @@ static int run_warp(Worker *K, Warp *W) {
             for (int k = 0; k < n; k++, d += 32) gather(d, sh + k, word, on);
           }
         }
+        if (J->trace) trace(K, pc, on, 0, a, 0, W->r[I->dst], n);
         pc++; break; }
       case OP_LDL: case OP_STL: {
         if (!on) { pc++; break; }
@@ -695,7 +709,9 @@ static int run_warp(Worker *K, Warp *W) {
       case OP_BAR:
         if (!on) { pc++; break; }
         W->split[b].state = AT_BAR; W->split[b].pc = pc + 1; goto next;
-      default: return fail(K, FAULT_UNKNOWN, pc, 0, 0);
+      default:  /* what no lane executes needs no meaning */
+        if (!on) { pc++; break; }
+        return fail(K, FAULT_UNKNOWN, pc, 0, 0);
       }
     }
   next:;
@@ -821,4 +837,4 @@ void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) 
   out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = p->wavefronts; out[5] = p->groups;
   free(set);
 }
-void engine_sizes(i32 *out) { out[0] = sizeof(Ins); out[1] = sizeof(Job); out[2] = sizeof(Count); out[3] = sizeof(Fault); }
+void engine_sizes(i32 *out) { out[0] = sizeof(Ins); out[1] = sizeof(Job); out[2] = sizeof(Count); out[3] = sizeof(Fault); out[4] = sizeof(Trace); }

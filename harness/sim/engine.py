@@ -48,7 +48,12 @@ class Job(ctypes.Structure):
         ("budget", ctypes.c_int64),
         ("nworkers", ctypes.c_int32),
         ("stop", ctypes.c_int32), ("next", ctypes.c_int64), ("done", ctypes.c_int64),
+        ("trace", ctypes.c_void_p), ("ntrace", ctypes.c_int64), ("traced", ctypes.c_int64),
     ]  # fmt: skip
+
+
+TRACE = np.dtype([("pc", "i4"), ("warp", "i4"), ("epoch", "u4"), ("mask", "u4"), ("address", "u8", 32), ("value", "u4", (4, 32))])
+"""One executed memory access: what each lane addressed, and the words it loaded or stored."""
 
 
 class Engine:
@@ -56,9 +61,9 @@ class Engine:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.engine_ops.restype = ctypes.c_char_p
-        sizes = (ctypes.c_int32 * 4)()
+        sizes = (ctypes.c_int32 * 5)()
         library.engine_sizes(sizes)
-        expected = [ctypes.sizeof(Ins), ctypes.sizeof(Job), 8 * len(COUNTERS), ctypes.sizeof(FaultRecord)]
+        expected = [ctypes.sizeof(Ins), ctypes.sizeof(Job), 8 * len(COUNTERS), ctypes.sizeof(FaultRecord), TRACE.itemsize]
         if list(sizes) != expected:
             raise TilescopeError(f"the simulator's engine does not fit this Python code ({list(sizes)} != {expected}).", "Run `make clean`.")
         self.ops = library.engine_ops().decode().split()
@@ -76,18 +81,24 @@ class Engine:
         """Execute a job: (counts of shape (instructions, counters), fault). Ctrl-C stops it and is raised again."""
         counts = np.zeros((job.ncode, len(COUNTERS)), np.int64)
         fault = FaultRecord()
-        thread = threading.Thread(
-            target=lambda: self._run(ctypes.byref(job), counts.ctypes.data_as(ctypes.c_void_p), ctypes.byref(fault)), daemon=True
-        )
-        thread.start()
+        finished = threading.Event()  # Thread.join, once interrupted, takes a running thread for a finished one
+
+        def work() -> None:
+            self._run(ctypes.byref(job), counts.ctypes.data_as(ctypes.c_void_p), ctypes.byref(fault))
+            finished.set()
+
+        threading.Thread(target=work, daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(0.05)
+            while not finished.wait(0.05):
                 if progress:
                     progress(job.done / max(1, job.nblocks))
         except BaseException:
             job.stop = 1
-            thread.join()
+            while not finished.is_set():  # the buffers must outlive the C code, whatever else arrives
+                try:
+                    finished.wait()
+                except KeyboardInterrupt:
+                    pass
             raise
         return counts, fault
 

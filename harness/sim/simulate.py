@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from .. import parameters
+from .. import isa
 from ..errors import TilescopeError
 from ..problem import Operands, Problem
 from ..stage import Launch
@@ -27,7 +28,7 @@ from .engine import COUNTERS, FAULTS, Job
 from .faults import Fault, explain
 from .memory import BASE, Arena
 
-FULL_LIMIT = 6_000_000_000
+FULL_LIMIT = 3_000_000_000
 """Thread instructions up to which `blocks="auto"` computes all of C (about two seconds on two cores)."""
 SAMPLE_LIMIT = 800_000_000
 """Thread instructions spent on blocks beyond one a class, to check C where it is not computed in full."""
@@ -215,6 +216,37 @@ class _Prepared:
 
     def frame(self, counts: np.ndarray) -> pd.DataFrame:
         return pd.DataFrame(counts, columns=list(COUNTERS), index=pd.Index([i.pc for i in self.kernel.instructions], name="pc"))
+
+
+def trace(
+    binary: Binary, launch: Launch, problem: Problem, operands: Operands, *, block: int = 0, limit: int = 100_000
+) -> pd.DataFrame:
+    """What every lane of one block reads and writes, in the order executed (warp by warp between two barriers).
+
+    Columns: step (memory instruction), pc, phase (barriers passed), warp, thread, opcode, line, space, op, address (bytes),
+    word (0 for the first 4 bytes of a wide access), value (fp32). At most `limit` memory instructions.
+    """
+    arena = Arena(problem, operands)
+    p = _Prepared(binary, launch, problem, arena, BUDGET, 1)
+    records = np.zeros(limit, engine.TRACE)
+    p.job.trace, p.job.ntrace, p.job.traced = records.ctypes.data, limit, 0
+    p.run(np.array([block]), np.array([1]), lambda fraction, text: None)
+    records = records[: p.job.traced]
+    phases = {epoch: n for n, epoch in enumerate(np.unique(records["epoch"]))}
+    rows = []
+    for step, r in enumerate(records):
+        instruction = p.kernel.instructions[r["pc"]]
+        access = isa.access(instruction)
+        for lane in range(32):
+            if not int(r["mask"]) >> lane & 1:
+                continue
+            for word in range(max(1, access.width // 4)):
+                rows.append(
+                    (step, instruction.pc, phases[r["epoch"]], int(r["warp"]), int(r["warp"]) * 32 + lane, instruction.opcode, instruction.line,
+                     access.space, access.kind, int(r["address"][lane]) + 4 * word, word, r["value"][word, lane].view(np.float32))
+                )  # fmt: skip
+    columns = ["step", "pc", "phase", "warp", "thread", "opcode", "line", "space", "op", "address", "word", "value"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _frame(frame: int) -> int:

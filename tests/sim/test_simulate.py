@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness import device, metrics, stage, toolchain
 from harness.problem import Problem
-from harness.sim import run
+from harness.sim import run, trace
 
 H200 = device.find("h200")
 
@@ -135,3 +135,19 @@ def test_ctrl_c_stops_a_simulation(monkeypatch):
     operands = problem.operands()
     with pytest.raises(KeyboardInterrupt):
         run(toolchain.compile(s, {}, 90), s.plan(problem, {}), problem, operands, blocks="all", progress=interrupt)
+
+
+def test_trace_of_the_four_by_four_example():
+    """Phase 0 of block (0, 0): the tiles 1 2 / 5 6 of A and of B, as the deep dive's section 5 lists them per thread."""
+    problem = Problem(4, 4, 4)
+    s = stage.find("tiled")
+    t = s.configure({"TILE": 2})
+    operands = problem.operands()
+    operands.a[:] = operands.b[:] = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
+    steps = trace(toolchain.compile(s, t, 90), s.plan(problem, t)[0], problem, operands)
+    loads = steps[(steps.space == "global") & (steps.op == "load")]
+    per_phase = [sorted(phase.value) for _, phase in loads.groupby("phase")]
+    assert per_phase[0] == sorted([1, 2, 5, 6] * 2)
+    assert per_phase[1] == sorted([3, 4, 7, 8] + [9, 10, 13, 14])
+    stored = steps[(steps.space == "global") & (steps.op == "store")]
+    assert stored.sort_values("thread").value.tolist() == [90, 100, 202, 228]
