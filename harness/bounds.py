@@ -30,6 +30,7 @@ from .toolchain import Kernel
 
 __all__ = ["Bound", "Occupancy", "attainable_tflops", "bottleneck", "bounds", "occupancy", "total"]
 
+MEASURED_ROOF = "measured roof"
 HEAVY_LANES = 64
 """fp32 lanes that can also multiply integers (FMAHeavy), per SM and cycle, cc 7.5 to 9.0."""
 
@@ -43,6 +44,7 @@ class Bound:
     formula   how the figure comes about, in words
     verified  whether the width was measured on this architecture
     work      what was counted, in the unit of the formula (bytes for memory)
+    width     where the width comes from: 'measured roof', 'probed' (on this architecture), 'specified' or 'unknown'
     """
 
     name: str
@@ -51,19 +53,21 @@ class Bound:
     formula: str
     verified: bool
     work: float
+    width: str = "specified"
 
 
 def bounds(
     launch: Launch, kernel: Kernel, counts: pd.DataFrame, device: Device, roofs: Mapping[str, float] | None = None
 ) -> list[Bound]:
-    """The bounds of one launch. `roofs`: measured widths by bound name, per SM and cycle, in place of the device's."""
+    """The bounds of one launch. `roofs`: measured widths by bound name, per SM and cycle (GB/s for L2), in place of the device's."""
     t = joined(kernel, counts)
     sms = max(1, min(device.sms, launch.blocks))
     on = t.executed.groupby(t["pipe"]).sum()
     fma, heavy, alu, lsu = (int(on.get(p, 0)) for p in ("fma", "fmaheavy", "alu", "lsu"))
     memory = t.space.isin(("global", "generic", "local"))
     # a request takes a cycle of the tag stage even where it has fewer lines than a cycle looks up
-    tags = t.lines.clip(lower=device.tag_tags * t.requests)[memory].sum()
+    at_once = (roofs or {}).get("tag stage", device.tag_tags)
+    tags = t.lines.clip(lower=at_once * t.requests)[memory].sum()
     per_bank = [(t[bank] * t.executed).sum() for bank in ("even", "odd")]
     resources = (
         ("issue", t.executed.sum(), device.partitions, "warp instructions / {w:g} schedulers"),
@@ -84,7 +88,8 @@ def bounds(
         cycles = float(work) / width / sms
         verified = roof is not None or device.verified
         text = formula.format(w=width) + f" / {sms} SMs"
-        found.append(Bound(name, cycles, cycles / (device.clock_mhz * 1e6), text, verified, float(work)))
+        source = MEASURED_ROOF if roof else "probed" if device.verified else "specified"
+        found.append(Bound(name, cycles, cycles / (device.clock_mhz * 1e6), text, verified, float(work), source))
     return [*found, _l2(t, device, roofs)]
 
 
@@ -100,7 +105,8 @@ def _l2(t: pd.DataFrame, device: Device, roofs: Mapping[str, float] | None) -> B
     seconds = store / (width * 1e9) if width else math.nan
     rate = f"{width:g} GB/s" if width else "a width nobody has verified: measure it with `make roofs`"
     formula = f"{store:,.0f} bytes stored / {rate}; {asked:,.0f} bytes in all if no load hits in L1"
-    return Bound("L2", seconds * device.clock_mhz * 1e6, seconds, formula, width is not None, asked)
+    source = MEASURED_ROOF if width else "unknown"
+    return Bound("L2", seconds * device.clock_mhz * 1e6, seconds, formula, width is not None, asked, source)
 
 
 def total(
@@ -111,12 +117,17 @@ def total(
     for parts in zip(*launches, strict=True):
         cycles, seconds, work = (sum(getattr(p, field) for p in parts) for field in ("cycles", "seconds", "work"))
         formula = parts[0].formula if len(parts) == 1 else f"sum over {len(parts)} launches of: {parts[0].formula}"
-        found.append(Bound(parts[0].name, cycles, seconds, formula, all(p.verified for p in parts), work))
+        found.append(
+            Bound(parts[0].name, cycles, seconds, formula, all(p.verified for p in parts), work, parts[0].width)
+        )
     width = (roofs or {}).get("DRAM", device.dram_gbs)
     seconds = problem.compulsory_bytes / (width * 1e9)
     formula = f"{problem.compulsory_bytes:,} bytes, each matrix once / {width:g} GB/s"
     measured = "DRAM" in (roofs or {})
-    found.append(Bound("DRAM", seconds * device.clock_mhz * 1e6, seconds, formula, measured, problem.compulsory_bytes))
+    source = MEASURED_ROOF if measured else "specified"
+    found.append(
+        Bound("DRAM", seconds * device.clock_mhz * 1e6, seconds, formula, measured, problem.compulsory_bytes, source)
+    )
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from . import accuracy, backends, bounds, claims, environment, findings, metrics, sim, toolchain
+from . import accuracy, backends, bounds, claims, environment, findings, metrics, roofs, sim, toolchain
 from . import device as devices
 from . import record as records
 from . import stage as stages
@@ -245,6 +245,7 @@ def profile(
     run = records.new_id(stage.name, problem, chosen)
     path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)
+    widths = roofs.recorded_widths(target)
 
     note(0.0, f"compiling {stage.name}")
     binary = toolchain.compile(stage, chosen, target.cc, nvcc)
@@ -253,7 +254,7 @@ def profile(
     parts: list[LaunchProfile] = []
     try:
         done = sim.run(binary, launches, problem, operands, progress=lambda f, text: note(0.1 + 0.6 * f, text))
-        parts = [_measured(x, problem, target) for x in done.launches]
+        parts = [_measured(x, problem, target, widths) for x in done.launches]
         note(0.7, "checking C against float64")
         error = accuracy.check(done.c, done.tiles, operands)
     except sim.Fault as e:
@@ -263,7 +264,7 @@ def profile(
     verdicts = _claims(stage, chosen, problem, target, operands, totals, nvcc) if parts else []
     result = Profile(
         run, stage, problem, chosen, target, backend, binary, parts, totals,
-        bounds=bounds.total(problem, [p.bounds for p in parts], target) if parts else [],
+        bounds=bounds.total(problem, [p.bounds for p in parts], target, widths) if parts else [],
         claims=verdicts,
         findings=findings.findings([(p.launch, p.kernel, p.counts) for p in parts], problem, target),
         error=error, fault=fault, started=started, ended=time.time(),
@@ -300,7 +301,9 @@ def shape(size: int | None, m: int | None, n: int | None, k: int | None) -> tupl
     return tuple(default if x is None else x for x in (m, n, k))
 
 
-def _measured(done: sim.LaunchCounts, problem: Problem, device: Device) -> LaunchProfile:
+def _measured(
+    done: sim.LaunchCounts, problem: Problem, device: Device, widths: Mapping[str, float] | None = None
+) -> LaunchProfile:
     return LaunchProfile(
         done.launch,
         done.kernel,
@@ -308,7 +311,7 @@ def _measured(done: sim.LaunchCounts, problem: Problem, device: Device) -> Launc
         done.blocks_run,
         metrics=metrics.launch_values(done.launch, done.kernel, done.counts, problem, device),
         occupancy=occupancy(done.kernel, done.launch, device),
-        bounds=bounds.bounds(done.launch, done.kernel, done.counts, device),
+        bounds=bounds.bounds(done.launch, done.kernel, done.counts, device, widths),
     )
 
 

@@ -319,7 +319,7 @@ def _bounds(page: Page, p: Profile) -> None:
     rows = []
     for b in known:
         share = b.seconds / top.seconds if top.seconds else 0.0
-        mark = "" if b.verified else "unverified width"
+        mark = b.width if b.width == bounds.MEASURED_ROOF else "" if b.verified else "unverified width"
         rows.append((b.name, duration(b.seconds), percent(share), "#" * round(20 * share), mark))
     page.table(["<resource", "at least", "of largest", "<", "<"], rows)
     if not all(b.verified for b in known):
