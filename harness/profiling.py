@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from . import accuracy, backends, bounds, claims, environment, findings, metrics, roofs, sim, toolchain
+from . import accuracy, backends, bounds, claims, environment, findings, measured, metrics, ncu, roofs, sim, toolchain
 from . import device as devices
 from . import record as records
 from . import stage as stages
@@ -76,6 +77,7 @@ class Profile:
 
     claims    a Verdict for each claim that speaks of this problem
     findings  at most five, costliest first
+    measured  what Nsight Compute counted, on the gpu backend where it could; else `notes` say why not
     bounds    of all launches together
     path      the run directory, or None where none was recorded
     """
@@ -96,6 +98,8 @@ class Profile:
     fault: sim.Fault | None
     started: float
     ended: float
+    measured: measured.Measured | None = None
+    notes: tuple[str, ...] = ()
     path: Path | None = None
 
     def __repr__(self) -> str:
@@ -137,6 +141,8 @@ class Profile:
         for claim in self.claims:
             unit = "x" if claim.against else None
             rows += [(None, r.metric, None, claim.expected, unit or units[r.metric], "claim") for r in claim.readings]
+        if self.measured:
+            rows += self.measured.rows()
         if self.error:
             rows += [
                 (None, "error max", None, self.error.max, "", "sim"),
@@ -199,6 +205,8 @@ class Profile:
                 "findings": [asdict(f) | {"file": environment.public(f.file) if f.file else ""} for f in self.findings],
                 "error": self.error.to_json() if self.error else None,
                 "fault": _fault_json(self.fault) if self.fault else None,
+                "measured": self.measured.to_json() if self.measured else None,
+                "notes": self.notes,
                 "path": str(self.path) if self.path else None,
             }
         )
@@ -223,6 +231,7 @@ def profile(
     out: str | Path | None = None,
     record: bool = True,
     nvcc: str | None = None,
+    counters: ncu.Options | None = None,
     progress: Progress | None = None,
     **tunables: int,
 ) -> Profile:
@@ -230,7 +239,7 @@ def profile(
 
     kernel: a stage's name or a path to its file. size: m, n and k at once (SIZE where nothing is given). tunables: in any
     case, tile=16 or TILE=16. out: the run directory (default profiles/STAGE/RUN). progress: called with (fraction done,
-    what is being done).
+    what is being done). counters: what Nsight Compute collects on the gpu backend.
 
     A wrong C or a fault of the kernel is a Profile that is not `ok`. Raises TilescopeError on bad input, where the stage
     does not compile or does not fit the device, or where the run cannot be recorded.
@@ -260,6 +269,10 @@ def profile(
     except sim.Fault as e:
         fault = e
     totals = metrics.totals([p.metrics for p in parts], target)
+    counted, notes = None, ()
+    if backend == "gpu" and not fault:
+        note(0.75, "Nsight Compute")
+        counted, notes = _counters(kernel, stage, problem, chosen, launches, binary, parts, counters or ncu.Options(), note)
     note(0.8, "comparing with what the articles claim")
     verdicts = _claims(stage, chosen, problem, target, operands, totals, nvcc) if parts else []
     result = Profile(
@@ -267,7 +280,7 @@ def profile(
         bounds=bounds.total(problem, [p.bounds for p in parts], target, widths) if parts else [],
         claims=verdicts,
         findings=findings.findings([(p.launch, p.kernel, p.counts) for p in parts], problem, target),
-        error=error, fault=fault, started=started, ended=time.time(),
+        error=error, fault=fault, started=started, ended=time.time(), measured=counted, notes=notes,
     )  # fmt: skip
     if path:
         note(0.95, "recording")
@@ -313,6 +326,32 @@ def _measured(
         occupancy=occupancy(done.kernel, done.launch, device),
         bounds=bounds.bounds(done.launch, done.kernel, done.counts, device, widths),
     )
+
+
+def _counters(
+    kernel: str | Path,
+    stage: Stage,
+    problem: Problem,
+    tunables: dict[str, int],
+    launches: list[Launch],
+    binary: Binary,
+    parts: list[LaunchProfile],
+    options: ncu.Options,
+    note: Progress,
+) -> tuple[measured.Measured | None, tuple[str, ...]]:
+    """What Nsight Compute counts of the very machine code that was simulated; or None, and why this machine gives no counters."""
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(binary.cubin)
+        words = ncu.launch_words(kernel, problem, tunables, cubin)
+        try:
+            collection = ncu.collect(
+                stage.name, words, launches, options, progress=lambda f, text: note(0.75 + 0.05 * f, text)
+            )
+        except ncu.Unavailable as e:
+            return None, (f"No hardware counters: {e}",)
+    simulated = {p.launch.label: measured.Simulated(p.metrics, p.counts) for p in parts}
+    return measured.join(collection, problem, launches, simulated, binary), ()
 
 
 def _claims(
@@ -442,5 +481,6 @@ def _record(profile: Profile, path: Path) -> Path:
             "sass.txt": profile.binary.sass(),
             "kernel.cubin": portable_cubin(profile.binary),
             "profile.txt": report.render(profile),
+            **(profile.measured.files() if profile.measured else {}),
         },
     )

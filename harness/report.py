@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from . import bounds, metrics
+from . import bounds, measured_report, metrics
 from .metrics import (
     CONFLICTS_LD,
     CONFLICTS_ST,
@@ -53,9 +53,15 @@ def render(profile: Profile, width: int = WIDTH, colour: bool = False) -> str:
         _work(page, profile)
         _lines(page, profile)
         _bounds(page, profile)
+        if profile.measured:
+            measured_report.render(page, profile.measured, profile.problem)
         _claims(page, profile)
         _findings(page, profile)
     _error(page, profile)
+    if profile.notes:
+        page.section("Not done")
+        for note in profile.notes:
+            page.say(note, "yellow")
     return page.text()
 
 
@@ -338,7 +344,8 @@ def _bounds(page: Page, p: Profile) -> None:
 def _claims(page: Page, p: Profile) -> None:
     if not p.claims:
         return
-    page.section("What the articles claim", "beside what was simulated")
+    counted = p.measured.totals if p.measured else {}
+    page.section("What the articles claim", f"beside what was simulated{' and measured' if counted else ''}")
     for claim in p.claims:
         style = "green" if claim.holds else "yellow"
         against = f"; compared with {claim.against}" if claim.against else ""
@@ -348,7 +355,8 @@ def _claims(page: Page, p: Profile) -> None:
             metric = METRICS[r.metric]
             unit = "x" if claim.against else metric.unit
             mark = "" if r.holds else "; does not agree"
-            figures = f"claimed {short(claim.expected)}, simulated {short(r.value)} {unit}{mark}"
+            seen = f", measured {short(counted[r.metric])}" if r.metric in counted and not claim.against else ""
+            figures = f"claimed {short(claim.expected)}, simulated {short(r.value)}{seen} {unit}{mark}"
             page.say(Text.assemble(f"{metric.meaning}: {figures}", (f"  {r.metric}", "dim")), indent=6)
         if claim.why:
             page.say(claim.why, "dim", indent=6)

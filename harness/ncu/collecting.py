@@ -17,8 +17,8 @@ from ..errors import TilescopeError
 from ..stage import Launch
 from ..toolchain import ROOT
 from . import reading
-from .invocation import ALIASES, Ncu, Options, command, find
 from .failures import Failure, Unavailable, diagnose, missing_metrics
+from .invocation import ALIASES, Ncu, Options, command, find
 from .reading import Counted
 
 TIME_LIMIT = 600.0

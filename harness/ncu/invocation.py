@@ -170,8 +170,11 @@ def launch_words(
     gpu: str | None = None,
 ) -> list[str]:
     """`python -m harness launch ...` for one problem: the process that ncu or compute-sanitizer watches."""
+    name = str(kernel)
+    if "/" in name or name.endswith((".py", ".cu")):  # it runs in the checkout, and not in the caller's folder
+        name = str(Path(name).expanduser().resolve())
     given = {k: v for k, v in asdict(problem).items() if v != _default(problem, k)}
-    words = [sys.executable, "-m", "harness", "launch", f"KERNEL={kernel}"]
+    words = [sys.executable, "-m", "harness", "launch", f"KERNEL={name}"]
     words += [f"{k.upper()}={v}" for k, v in given.items()]
     words += [f"{k}={v}" for k, v in tunables.items()]
     if cubin:

@@ -1,0 +1,129 @@
+"""The part of the printed profile that a GPU adds: what was measured, beside what was simulated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from . import agreement
+from .metrics import METRICS
+
+if TYPE_CHECKING:
+    from .measured import Measured
+    from .problem import Problem
+    from .report import Page
+
+ROWS = 12
+"""Differences shown."""
+STYLES = {
+    agreement.ARBITRATION: "",
+    agreement.EXPLAINED: "dim",
+    agreement.DIFFERS: "bold red",
+    agreement.IMPLAUSIBLE: "red",
+}
+
+
+def render(page: Page, measured: Measured, problem: Problem) -> None:
+    """The section: time, occupancy, traffic, agreement, and the counters that differ, each with the reason."""
+    from .report import count, duration, figure, percent, size
+
+    collection, v = measured.collection, measured.totals
+    options = collection.options
+    caches = "caches flushed before each pass" if options.cache == "all" else "caches as they were"
+    clock = "clock locked to base" if options.clock == "base" else "clock not locked"
+    page.section("Measured", f"on the GPU, by Nsight Compute {collection.version}: {caches}, {clock}")
+    rows: list[tuple[str, str | Text]] = []
+    if (ns := v.get("gpu__time_duration.sum", math.nan)) > 0:
+        tflops = problem.flops / ns / 1e3
+        rows.append(
+            ("time under ncu", f"{duration(ns / 1e9)}, {figure(tflops)} TFLOPS: not a benchmark (`make time` is)")
+        )
+    for c in (c for c in measured.comparisons if c.metric == agreement.ACHIEVED):
+        launch = f" ({c.launch})" if len(collection.launches) > 1 else ""
+        rows.append((f"occupancy{launch}", f"{figure(c.measured)} % achieved, {figure(c.simulated)} % theoretical"))
+    hits = [
+        f"{where} {figure(v[n])} %"
+        for where, n in (("L1", "l1tex__t_sector_hit_rate.pct"), ("L2", "lts__t_sector_hit_rate.pct"))
+        if n in v
+    ]
+    if hits:
+        rows.append(("sectors found in", ", ".join(hits)))
+    if "dram__bytes_read.sum" in v:
+        written = f", {size(v['dram__bytes_write.sum'])} written" if "dram__bytes_write.sum" in v else ""
+        rows.append(
+            (
+                "DRAM",
+                f"{size(v['dram__bytes_read.sum'])} read{written}; the least there can be is {size(problem.compulsory_bytes)} together",
+            )
+        )
+    waits = agreement.arbitration(v)
+    if waits > 0:
+        share = waits / v[agreement.SHARED] if v[agreement.SHARED] else math.nan
+        rows.append((
+            "arbitration", f"{count(waits)} shared-memory wavefronts ({percent(share)}) in which requests waited for one another: no bank conflicts"
+        ))  # fmt: skip
+    rows.append(("agreement", _agreement(measured)))
+    if collection.missing:
+        rows.append(("not in this ncu", ", ".join(collection.missing)))
+    page.pairs(rows)
+    _differences(page, measured)
+    for note in collection.notes:
+        page.say(f"{note}.", "yellow")
+
+
+def _agreement(measured: Measured) -> Text:
+    """How many counters agree, in words."""
+    judged = [c for c in measured.comparisons if c.metric != agreement.ACHIEVED]
+    if not judged:
+        return Text("nothing was simulated to compare with" if not measured.simulated else "no counter in common")
+    equal = sum(c.verdict == agreement.EQUAL for c in judged)
+    parts = [f"{equal} of {len(judged)} counters equal the simulated ones"]
+    for verdict, words in (
+        (agreement.ARBITRATION, "above them by arbitration"),
+        (agreement.EXPLAINED, "explained below"),
+        (agreement.IMPLAUSIBLE, "implausible and not used"),
+    ):
+        if n := sum(c.verdict == verdict for c in judged):
+            parts.append(f"{n} {words}")
+    text = Text("; ".join(parts))
+    if n := sum(c.verdict == agreement.DIFFERS for c in judged):
+        text.append(f"; {n} DIFFER", "bold red")
+    return text
+
+
+def _differences(page: Page, measured: Measured) -> None:
+    from .report import count, figure
+
+    order = [agreement.DIFFERS, agreement.IMPLAUSIBLE, agreement.ARBITRATION, agreement.EXPLAINED]
+    found = [c for c in measured.comparisons if c.verdict in order and c.metric != agreement.ACHIEVED]
+    found.sort(key=lambda c: order.index(c.verdict))
+    if not found:
+        return
+    several = len(measured.collection.launches) > 1
+
+    def number(x: float) -> str:
+        return count(x) if x == x and x == int(x) else figure(x)
+
+    page.table(
+        ["<counter", "simulated", "measured", "<"],
+        [
+            (
+                f"{c.launch + ': ' if several else ''}{METRICS[c.metric].meaning}", number(c.simulated), number(c.measured),
+                Text(c.verdict, STYLES[c.verdict]),
+            )
+            for c in found[:ROWS]
+        ],
+    )  # fmt: skip
+    for c in found[:ROWS]:
+        if c.verdict in (agreement.DIFFERS, agreement.IMPLAUSIBLE):
+            page.say(f"{c.metric}: {c.why}.", STYLES[c.verdict])
+            for x in c.lines:
+                page.say(
+                    f"{Path(x.file).name}:{x.line}: simulated {number(x.simulated)}, measured {number(x.measured)}",
+                    indent=6,
+                )
+    if len(found) > ROWS:
+        page.say(f"and {len(found) - ROWS} more", "dim")
