@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from . import accuracy, backends, bounds, claims, environment, findings, measured, metrics, ncu, roofs, sim, toolchain
+from . import accuracy, backends, bounds, claims, environment, findings, measured, metrics, ncu, roofs, sim, toolchain, watched
 from . import device as devices
 from . import record as records
 from . import stage as stages
@@ -343,7 +343,7 @@ def _counters(
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(binary.cubin)
-        words = ncu.launch_words(kernel, problem, tunables, cubin)
+        words = watched.launch_words(kernel, problem, tunables, cubin)
         try:
             collection = ncu.collect(
                 stage.name, words, launches, options, progress=lambda f, text: note(0.75 + 0.05 * f, text)

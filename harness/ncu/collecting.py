@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
 
-from ..errors import TilescopeError
+from .. import watched
 from ..stage import Launch
-from ..toolchain import ROOT
 from . import reading
 from .failures import Failure, Unavailable, diagnose, missing_metrics
 from .invocation import ALIASES, Ncu, Options, command, find
@@ -78,7 +73,8 @@ def collect(
         deadline = time.monotonic() + limit
         while True:
             words = command(ncu.path, stage, launch, options, report.with_suffix(""), asked)
-            output, status = run(words, deadline - time.monotonic(), len(launches), progress)
+            said = (lambda text: _tell(text, len(launches), progress)) if progress else None
+            output, status = watched.run(words, deadline - time.monotonic(), said)
             absent = missing_metrics(output, asked)
             if not absent:
                 break
@@ -109,66 +105,6 @@ def collect(
     notes += unseen
     passes = max((int(n) for n in re.findall(r"- (\d+) pass", output)), default=0)
     return Collection(counted, tuple(dict.fromkeys(missing)), data, tuple(words), ncu.title, options, notes, passes)
-
-
-def run(words: Sequence[str], limit: float, launches: int = 1, progress: Progress | None = None) -> tuple[str, int]:
-    """Run a command from the checkout's root: (what it printed, exit status, negative for a signal).
-
-    It gets a process group of its own, which is ended as a whole: at the limit, and on Ctrl-C, which is raised again.
-    progress: told of each launch that ncu begins. Raises TilescopeError at the limit, or where it does not start.
-    """
-    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as e:
-        raise TilescopeError(f"{words[0]} does not start: {e.strerror}.") from e
-    deadline = time.monotonic() + limit
-    text = bytearray()
-    try:
-        with DefaultSelector() as selector:
-            selector.register(process.stdout, EVENT_READ)
-            while True:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TilescopeError(
-                        f"{Path(words[0]).name} ran past its limit of {limit:.0f} s and was ended: nothing was recorded.",
-                        "Choose a smaller SIZE or fewer METRICS.",
-                    )
-                if selector.select(min(left, 1.0)):
-                    chunk = os.read(process.stdout.fileno(), 65536)
-                    if not chunk:
-                        break
-                    text += chunk
-                    if progress:
-                        _tell(text.decode(errors="replace"), launches, progress)
-        return text.decode(errors="replace"), process.wait(max(1.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise TilescopeError(f"{Path(words[0]).name} does not end.", "Run it again.") from None
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen) -> None:
-    """End a process and all of its group, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            break
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
-    process.stdout.close()
 
 
 def _tell(text: str, launches: int, progress: Progress) -> None:

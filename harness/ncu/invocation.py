@@ -10,15 +10,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ..errors import TilescopeError, nearest
 from ..metrics import FFMA, METRICS, in_ncu
-from ..problem import Problem
 
 DOMAIN = "tilescope"
 """The NVTX domain of `python -m harness launch`."""
@@ -160,35 +158,6 @@ def version_of(path: Path) -> tuple[int, ...]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
-
-
-def launch_words(
-    kernel: str | Path,
-    problem: Problem,
-    tunables: Mapping[str, int],
-    cubin: str | Path | None = None,
-    gpu: str | None = None,
-) -> list[str]:
-    """`python -m harness launch ...` for one problem: the process that ncu or compute-sanitizer watches."""
-    name = str(kernel)
-    if "/" in name or name.endswith((".py", ".cu")):  # it runs in the checkout, and not in the caller's folder
-        name = str(Path(name).expanduser().resolve())
-    given = {k: v for k, v in asdict(problem).items() if v != _default(problem, k)}
-    words = [sys.executable, "-m", "harness", "launch", f"KERNEL={name}"]
-    words += [f"{k.upper()}={v}" for k, v in given.items()]
-    words += [f"{k}={v}" for k, v in tunables.items()]
-    if cubin:
-        words.append(f"CUBIN={cubin}")
-    if gpu:
-        words.append(f"GPU={gpu}")
-    return words
-
-
-def _default(problem: Problem, field: str) -> object:
-    """What `launch` takes where nothing is said; m, n and k are always said."""
-    return {"m": 0, "n": 0, "k": 0, "lda": problem.k, "ldb": problem.n, "ldc": problem.n}.get(
-        field, Problem.__dataclass_fields__[field].default
-    )
 
 
 def nvtx_filter(stage: str) -> str:
