@@ -35,6 +35,7 @@ verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too, 
 sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with source lines
 show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
 bench:    $(ts.base) ; $(ts.run) ## | how long Tilescope itself takes on this machine; records the figures
+readme:   $(ts.base) ; $(ts.run) ## | write the profile and the picture in README anew
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"
 

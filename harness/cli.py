@@ -161,6 +161,15 @@ def sass(args: argparse.Namespace) -> int:
     return 0
 
 
+@verb()
+def readme(args: argparse.Namespace) -> int:
+    """Write the printed profile and the picture in README anew."""
+    from . import readme
+
+    readme.refresh()
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     for stream in (sys.stdout, sys.stderr):

@@ -81,5 +81,7 @@ def find(name: str) -> Device:
     """A device by name. Raises TilescopeError with the nearest name."""
     device = DEVICES.get(name.lower())
     if device is None:
-        raise TilescopeError(f"unknown DEVICE {name!r}.{nearest(name.lower(), list(DEVICES))}", f"Known: {', '.join(DEVICES)}.")
+        raise TilescopeError(
+            f"unknown DEVICE {name!r}.{nearest(name.lower(), list(DEVICES))}", f"Known: {', '.join(DEVICES)}."
+        )
     return device

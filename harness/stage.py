@@ -178,7 +178,9 @@ def load(path: Path) -> Stage:
     """The stage that a .py file (or the .py beside a .cu file) defines. Raises TilescopeError if it has none or raises."""
     path = path.with_suffix(".py").resolve()
     if not path.exists():
-        raise TilescopeError(f"no stage file {path}.", "A stage is a .cu file and a .py file of the same name beside it.")
+        raise TilescopeError(
+            f"no stage file {path}.", "A stage is a .cu file and a .py file of the same name beside it."
+        )
     spec = importlib.util.spec_from_file_location(f"tilescope_stage_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look a module up by name
@@ -236,4 +238,6 @@ def find(name: str) -> Stage:
         if path.exists() and not name.startswith("_"):
             return load(path)
     known = [p.stem for p in sorted(KERNELS.glob("*.py")) if not p.name.startswith("_")]
-    raise TilescopeError(f"unknown kernel {name!r}.{nearest(name, known)}", f"Known: {', '.join(known)}; or a path to a stage file.")
+    raise TilescopeError(
+        f"unknown kernel {name!r}.{nearest(name, known)}", f"Known: {', '.join(known)}; or a path to a stage file."
+    )

@@ -66,7 +66,7 @@ class Kernel:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the machine code alone: equal for equal instructions, whatever paths the line table holds."""
-        return hashlib.sha256(b"".join(w.to_bytes(16, "little") for w in self.function.words)).hexdigest()
+        return _code_hash(self.function)
 
 
 @dataclass
@@ -85,13 +85,13 @@ class Binary:
     @cached_property
     def hash(self) -> str:
         """SHA-256 over the machine code of all kernels, in name order."""
-        return hashlib.sha256("".join(f"{n}:{k.hash}\n" for n, k in sorted(self.kernels.items())).encode()).hexdigest()
+        return _joint_hash({name: k.hash for name, k in self.kernels.items()})
 
     def kernel(self, name: str) -> Kernel:
         """A kernel by name. Raises TilescopeError naming those there are."""
         if name not in self.kernels:
             raise TilescopeError(
-                f'the compiled source has no kernel {name}; it has {", ".join(self.kernels) or "none"}.',
+                f"the compiled source has no kernel {name}; it has {', '.join(self.kernels) or 'none'}.",
                 'Declare it extern "C" __global__.',
             )
         return self.kernels[name]
@@ -105,7 +105,8 @@ class Binary:
         """Let source lines in folder `old`, where this was compiled, stand for the same files in `new`."""
         for kernel in self.kernels.values():
             kernel.instructions = [
-                replace(i, file=new + i.file[len(old) :]) if i.file.startswith(old + os.sep) else i for i in kernel.instructions
+                replace(i, file=new + i.file[len(old) :]) if i.file.startswith(old + os.sep) else i
+                for i in kernel.instructions
             ]
 
     def sass(self) -> str:
@@ -115,6 +116,19 @@ class Binary:
             out.append(f"// {kernel.name}: {kernel.function.registers} registers, sha256 {kernel.hash}")
             out += [f"/*{i.pc:05x}*/ {i.text} ;  // {Path(i.file).name}:{i.line}" for i in kernel.instructions]
         return "\n".join(out) + "\n"
+
+
+def _code_hash(function: elf.Function) -> str:
+    return hashlib.sha256(b"".join(w.to_bytes(16, "little") for w in function.words)).hexdigest()
+
+
+def _joint_hash(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(f"{name}:{h}\n" for name, h in sorted(hashes.items())).encode()).hexdigest()
+
+
+def machine_code_hash(cubin: bytes) -> str:
+    """Binary.hash of a cubin, without a disassembler."""
+    return _joint_hash({name: _code_hash(f) for name, f in elf.read(cubin).items()})
 
 
 @dataclass(frozen=True)
@@ -140,7 +154,9 @@ def _version(tool: Path) -> str:
     try:
         out = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise TilescopeError(f"{tool} does not run: {e}.", "Run `make setup` again, or choose another with NVCC=.") from e
+        raise TilescopeError(
+            f"{tool} does not run: {e}.", "Run `make setup` again, or choose another with NVCC=."
+        ) from e
     m = re.search(r"release [\d.]+, V([\d.]+)", out.stdout)
     if out.returncode or not m:
         raise TilescopeError(
@@ -160,7 +176,9 @@ def compiler(nvcc: str | None = None) -> tuple[Path, str]:
     else:
         found = _packaged("nvcc") or shutil.which("nvcc")
         if not found:
-            raise TilescopeError("no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc.")
+            raise TilescopeError(
+                "no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc."
+            )
         path = Path(found)
     return path, _version(path)
 
@@ -175,7 +193,9 @@ def tools(nvcc: str | None = None) -> Toolchain:
     beside = path.resolve().parent / "nvdisasm"
     candidates = [p for p in (_packaged("nvdisasm"), beside, shutil.which("nvdisasm")) if p and Path(p).is_file()]
     if not candidates:
-        raise TilescopeError("no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm.")
+        raise TilescopeError(
+            "no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm."
+        )
     best = max(((_version(Path(p)), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
     if _numbers(best[0])[:1] < _numbers(version)[:1]:
         raise TilescopeError(
@@ -232,7 +252,9 @@ def compile(stage: Stage, tunables: Mapping[str, int], arch: int, nvcc: str | No
     message and line where the source does not compile.
     """
     if arch < stage.least_arch:
-        raise TilescopeError(f"{stage.name} needs sm_{stage.least_arch} or newer; DEVICE is sm_{arch}.", "Choose another DEVICE.")
+        raise TilescopeError(
+            f"{stage.name} needs sm_{stage.least_arch} or newer; DEVICE is sm_{arch}.", "Choose another DEVICE."
+        )
     texts = sources(stage.source)
     options = flags(arch, tunables)
     folder = stage.source.parent
@@ -275,15 +297,28 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         entry.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".compile-", dir=entry.parent))
     except OSError as e:
-        raise TilescopeError(f"cannot write the cache {entry.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder.") from e
+        raise TilescopeError(
+            f"cannot write the cache {entry.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder."
+        ) from e
     try:
         (work / "wrapper.cu").write_text(wrapper(stage))
         host = preflight.host_compiler()
         chosen = ("-ccbin", host) if host else ()
-        command = [chain.nvcc, *options, *chosen, "-Xptxas=-v", "-cubin", "-o", work / "kernel.cubin", work / "wrapper.cu"]
+        command = [
+            chain.nvcc,
+            *options,
+            *chosen,
+            "-Xptxas=-v",
+            "-cubin",
+            "-o",
+            work / "kernel.cubin",
+            work / "wrapper.cu",
+        ]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            raise TilescopeError(f"{stage.source.name} does not compile:\n{_first_errors(run.stderr)}", _remedy(run.stderr))
+            raise TilescopeError(
+                f"{stage.source.name} does not compile:\n{first_errors(run.stderr)}", _remedy(run.stderr)
+            )
         (work / "ptxas.txt").write_text(run.stderr)
         (work / "sass.json").write_text(disassemble((work / "kernel.cubin"), chain))
         made = {"nvcc": chain.nvcc_version, "nvdisasm": chain.nvdisasm_version, "folder": str(stage.source.parent)}
@@ -294,20 +329,29 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
             if not entry.exists():  # else another run compiled the same thing meanwhile
                 raise
     except OSError as e:
-        raise TilescopeError(f"cannot compile {stage.name}: {e}.", "Check the disk, or set TILESCOPE_CACHE to another folder.") from e
+        raise TilescopeError(
+            f"cannot compile {stage.name}: {e}.", "Check the disk, or set TILESCOPE_CACHE to another folder."
+        ) from e
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _first_errors(log: str) -> str:
-    lines = [line for line in log.splitlines() if "error" in line.lower() or "fatal" in line.lower()] or log.splitlines()
+def first_errors(log: str) -> str:
+    lines = [
+        line for line in log.splitlines() if "error" in line.lower() or "fatal" in line.lower()
+    ] or log.splitlines()
     return "\n".join(f"  {line}" for line in lines[:8])
 
 
 def _remedy(log: str) -> str:
     if "unsupported GNU version" in log or "unsupported clang version" in log:
         return "The host compiler is too new for this nvcc: install an older g++ and put it first on PATH."
-    if "gcc: not found" in log or "Failed to preprocess host compiler" in log or "No such file or directory" in log and "gcc" in log:
+    if (
+        "gcc: not found" in log
+        or "Failed to preprocess host compiler" in log
+        or "No such file or directory" in log
+        and "gcc" in log
+    ):
         return "nvcc needs a C++ host compiler: install g++."
     return "Correct the source, or the tunables."
 
@@ -376,7 +420,9 @@ def _guard(word: int) -> str:
 
 def _spills(ptxas: str, kernel: str) -> tuple[int, int]:
     """Bytes of spill stores and loads that `ptxas -v` reports for a kernel."""
-    m = re.search(rf"Function properties for {re.escape(kernel)}\s*\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads", ptxas)
+    m = re.search(
+        rf"Function properties for {re.escape(kernel)}\s*\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads", ptxas
+    )
     return (int(m[1]), int(m[2])) if m else (0, 0)
 
 

@@ -72,7 +72,9 @@ def test_a_change_of_an_included_file_is_compiled_again(source, tmp_path):
 
 
 def test_compiler_message_and_line_are_shown(source):
-    with pytest.raises(TilescopeError, match=r"k.cu does not compile:(.|\n)*k.cu\(3\): error: identifier \"nonsense\" is undefined"):
+    with pytest.raises(
+        TilescopeError, match=r"k.cu does not compile:(.|\n)*k.cu\(3\): error: identifier \"nonsense\" is undefined"
+    ):
         toolchain.compile(source("\n\n" + GOOD.replace("= 1", "= nonsense")), {}, 90)
 
 
@@ -119,7 +121,12 @@ def test_spills_are_read_from_the_compiler():
 
 
 def test_operands_are_split_outside_brackets():
-    assert toolchain.split_operands("R0,desc[UR4][R2.64+0x10],c[0x0][0x210],!PT") == ("R0", "desc[UR4][R2.64+0x10]", "c[0x0][0x210]", "!PT")
+    assert toolchain.split_operands("R0,desc[UR4][R2.64+0x10],c[0x0][0x210],!PT") == (
+        "R0",
+        "desc[UR4][R2.64+0x10]",
+        "c[0x0][0x210]",
+        "!PT",
+    )
 
 
 def test_every_guard_in_text_is_the_one_in_the_bits():

@@ -418,7 +418,11 @@ class Decoder:
         right = self._take("R", "L") == "R"
         kind = self._take("U32", "S32", "U64", "S64")
         self.e.sub = (
-            right | (2 if self._take("HI") else 0) | (4 if kind.startswith("S") else 0) | (8 if self._take("W") else 0) | (16 if kind.endswith("64") else 0)
+            right
+            | (2 if self._take("HI") else 0)
+            | (4 if kind.startswith("S") else 0)
+            | (8 if self._take("W") else 0)
+            | (16 if kind.endswith("64") else 0)
         )
 
     def _LOP3(self, o: list[Operand]) -> None:
@@ -827,5 +831,3 @@ class Decoder:
 
 def _number(text: str) -> float:
     return float(re.sub(r"[QS]NAN", "nan", text, flags=re.I).replace("+", ""))
-
-

@@ -22,7 +22,17 @@ from .decode import Ins
 
 SOURCE = Path(__file__).with_name("engine.c")
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
-COUNTERS = ("executed", "threads", "threads_on", "requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal")
+COUNTERS = (
+    "executed",
+    "threads",
+    "threads_on",
+    "requests",
+    "sectors",
+    "lines",
+    "sectors_ideal",
+    "wavefronts",
+    "wavefronts_ideal",
+)
 
 FAULTS = ("none", "global", "misaligned", "shared", "uninitialised", "race", "async", "barrier", "budget", "twice", "unknown",
           "deadlock", "local", "memory", "stopped", "return")  # fmt: skip
@@ -52,7 +62,9 @@ class Job(ctypes.Structure):
     ]  # fmt: skip
 
 
-TRACE = np.dtype([("pc", "i4"), ("warp", "i4"), ("epoch", "u4"), ("mask", "u4"), ("address", "u8", 32), ("value", "u4", (4, 32))])
+TRACE = np.dtype(
+    [("pc", "i4"), ("warp", "i4"), ("epoch", "u4"), ("mask", "u4"), ("address", "u8", 32), ("value", "u4", (4, 32))]
+)
 """One executed memory access: what each lane addressed, and the words it loaded or stored."""
 
 
@@ -63,9 +75,18 @@ class Engine:
         library.engine_ops.restype = ctypes.c_char_p
         sizes = (ctypes.c_int32 * 5)()
         library.engine_sizes(sizes)
-        expected = [ctypes.sizeof(Ins), ctypes.sizeof(Job), 8 * len(COUNTERS), ctypes.sizeof(FaultRecord), TRACE.itemsize]
+        expected = [
+            ctypes.sizeof(Ins),
+            ctypes.sizeof(Job),
+            8 * len(COUNTERS),
+            ctypes.sizeof(FaultRecord),
+            TRACE.itemsize,
+        ]
         if list(sizes) != expected:
-            raise TilescopeError(f"the simulator's engine does not fit this Python code ({list(sizes)} != {expected}).", "Run `make clean`.")
+            raise TilescopeError(
+                f"the simulator's engine does not fit this Python code ({list(sizes)} != {expected}).",
+                "Run `make clean`.",
+            )
         self.ops = library.engine_ops().decode().split()
         self._run = library.engine_run
         self._access = library.engine_access
@@ -74,8 +95,16 @@ class Engine:
         """What one warp instruction costs. addresses: 32 byte addresses; width in bytes; kind: 'global', 'load' or 'store' (shared)."""
         out = (ctypes.c_int32 * 6)()
         lanes = np.ascontiguousarray(addresses, np.uint32)
-        self._access(lanes.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint32(mask), width, ("global", "load", "store").index(kind), out)
-        return dict(zip(("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal"), out, strict=True))
+        self._access(
+            lanes.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_uint32(mask),
+            width,
+            ("global", "load", "store").index(kind),
+            out,
+        )
+        return dict(
+            zip(("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal"), out, strict=True)
+        )
 
     def run(self, job: Job, progress: Callable[[float], None] | None = None) -> tuple[np.ndarray, FaultRecord]:
         """Execute a job: (counts of shape (instructions, counters), fault). Ctrl-C stops it and is raised again."""
@@ -143,14 +172,22 @@ def _build(compiler: list[str], library: Path) -> None:
         library.parent.mkdir(parents=True, exist_ok=True)
         handle, work = tempfile.mkstemp(prefix=".engine-", dir=library.parent)
     except OSError as e:
-        raise TilescopeError(f"cannot write the cache {library.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder.") from e
+        raise TilescopeError(
+            f"cannot write the cache {library.parent}: {e.strerror}.", "Set TILESCOPE_CACHE to a writable folder."
+        ) from e
     os.close(handle)
     try:
         for tuning in ([native], []):
-            run = subprocess.run([*compiler, *FLAGS, *tuning, str(SOURCE), "-o", work, "-lpthread", "-lm"], capture_output=True, text=True)
+            run = subprocess.run(
+                [*compiler, *FLAGS, *tuning, str(SOURCE), "-o", work, "-lpthread", "-lm"],
+                capture_output=True,
+                text=True,
+            )
             if run.returncode == 0:
                 os.replace(work, library)
                 return
-        raise TilescopeError(f"the simulator's engine does not compile with {' '.join(compiler)}:\n{run.stderr[:600]}", "Install gcc.")
+        raise TilescopeError(
+            f"the simulator's engine does not compile with {' '.join(compiler)}:\n{run.stderr[:600]}", "Install gcc."
+        )
     finally:
         Path(work).unlink(missing_ok=True)

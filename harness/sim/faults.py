@@ -67,7 +67,9 @@ def explain(record: FaultRecord, launch: Launch, kernel: Kernel, binary: Binary,
             elif not here.base.startswith("ST") and shadow & WRITABLE and not shadow & READABLE:
                 fault.message = f"reads {place} although beta is 0"
             else:
-                fault.message = f"{'writes' if here.base.startswith('ST') else 'reads'} {place}, address {record.address:#x}"
+                fault.message = (
+                    f"{'writes' if here.base.startswith('ST') else 'reads'} {place}, address {record.address:#x}"
+                )
         case "misaligned":
             fault.kind = "misaligned access"
             fault.message = f"{here.opcode} needs an aligned address and was given {record.address:#x}"
@@ -88,7 +90,9 @@ def explain(record: FaultRecord, launch: Launch, kernel: Kernel, binary: Binary,
         case "async":
             assert other is not None
             fault.kind = "missing cp.async wait"
-            fault.message = f"{word} is used before the cp.async of line {other.line} (thread {other_thread}) was waited for"
+            fault.message = (
+                f"{word} is used before the cp.async of line {other.line} (thread {other_thread}) was waited for"
+            )
         case "barrier":
             fault.kind = "barrier not reached by all"
             if record.hazard == 1:
@@ -109,7 +113,9 @@ def explain(record: FaultRecord, launch: Launch, kernel: Kernel, binary: Binary,
             fault.message = f"local memory at byte {record.address:#x} is outside the thread's frame"
         case "return":
             fault.kind = "bad return"
-            fault.message = f"returns to {record.address:#x}, which is no instruction, or lanes return to different places"
+            fault.message = (
+                f"returns to {record.address:#x}, which is no instruction, or lanes return to different places"
+            )
     return fault
 
 

@@ -42,7 +42,11 @@ class Arena:
 
     def __init__(self, problem: Problem, operands: Operands) -> None:
         self.problem = problem
-        sizes = {"A": (problem.m, problem.k, problem.lda), "B": (problem.k, problem.n, problem.ldb), "C": (problem.m, problem.n, problem.ldc)}
+        sizes = {
+            "A": (problem.m, problem.k, problem.lda),
+            "B": (problem.k, problem.n, problem.ldb),
+            "C": (problem.m, problem.n, problem.ldc),
+        }
         self.regions: dict[str, Region] = {}
         at = GUARD
         for name, (rows, columns, ld) in sizes.items():

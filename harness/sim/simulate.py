@@ -111,7 +111,11 @@ def run(
         whole = blocks == "auto" and total <= FULL_LIMIT
         if blocks != "count":
             for n, p in enumerate(prepared):
-                rest = np.setdiff1d(np.arange(p.launch.blocks), ran[n]) if whole else p.more(counts[n], len(prepared), ran[n])
+                rest = (
+                    np.setdiff1d(np.arange(p.launch.blocks), ran[n])
+                    if whole
+                    else p.more(counts[n], len(prepared), ran[n])
+                )
                 p.run(rest, np.zeros_like(rest), note)
                 ran[n] = np.concatenate([ran[n], rest])
     tiles = None if whole else np.concatenate([p.tiles(r) for p, r in zip(prepared, ran, strict=True)])
@@ -119,7 +123,9 @@ def run(
     done = sum(int(c[:, 1].sum()) for c in counts)
     return Simulation(
         launches=[
-            LaunchCounts(p.launch, p.kernel, p.frame(c), p.launch.blocks, len(r), len(p.sizes) if mapped else p.launch.blocks)
+            LaunchCounts(
+                p.launch, p.kernel, p.frame(c), p.launch.blocks, len(r), len(p.sizes) if mapped else p.launch.blocks
+            )
             for p, c, r in zip(prepared, counts, ran, strict=True)
         ],
         c=arena.stored("C").copy(),
@@ -132,7 +138,9 @@ def run(
 class _Prepared:
     """A launch decoded and laid out for the engine."""
 
-    def __init__(self, binary: Binary, launch: Launch, problem: Problem, arena: Arena, budget: int, workers: int) -> None:
+    def __init__(
+        self, binary: Binary, launch: Launch, problem: Problem, arena: Arena, budget: int, workers: int
+    ) -> None:
         self.binary, self.launch, self.problem, self.arena, self.workers = binary, launch, problem, arena, workers
         self.kernel = binary.kernel(launch.entry)
         self.engine = engine.load()
@@ -141,7 +149,11 @@ class _Prepared:
         self.decoder = Decoder(self.kernel.instructions, {**function.constants, 0: self.bank0}, self.engine.ops)
         reserved = 1024 if binary.arch >= 90 else 0
         job = self.job = Job()
-        job.code, job.ncode, job.nslots = ctypes.addressof(self.decoder.bytecode), len(self.kernel.instructions), self.decoder.slots
+        job.code, job.ncode, job.nslots = (
+            ctypes.addressof(self.decoder.bytecode),
+            len(self.kernel.instructions),
+            self.decoder.slots,
+        )
         self._constants = _aligned(self.decoder.constants)
         job.constants = self._constants.ctypes.data
         self._bank0 = ctypes.create_string_buffer(self.bank0, len(self.bank0))
@@ -180,7 +192,9 @@ class _Prepared:
         row, column = (np.asarray(x, np.int64) for x in self.launch.origins(np.asarray(index, np.int64)))
         high, wide = self.launch.tile
         m, n = self.problem.m, self.problem.n
-        return np.stack([row.clip(0, m), (row + high).clip(0, m), column.clip(0, n), (column + wide).clip(0, n)], axis=1)
+        return np.stack(
+            [row.clip(0, m), (row + high).clip(0, m), column.clip(0, n), (column + wide).clip(0, n)], axis=1
+        )
 
     def more(self, counts: np.ndarray, launches: int, ran: np.ndarray) -> np.ndarray:
         """Blocks beyond the representatives, for checking C: the last one and others drawn at random, within SAMPLE_LIMIT."""
@@ -215,7 +229,9 @@ class _Prepared:
         raise explain(record, self.launch, self.kernel, self.binary, self.arena)
 
     def frame(self, counts: np.ndarray) -> pd.DataFrame:
-        return pd.DataFrame(counts, columns=list(COUNTERS), index=pd.Index([i.pc for i in self.kernel.instructions], name="pc"))
+        return pd.DataFrame(
+            counts, columns=list(COUNTERS), index=pd.Index([i.pc for i in self.kernel.instructions], name="pc")
+        )
 
 
 def trace(
@@ -283,14 +299,22 @@ def _check_written(arena: Arena, prepared: list[_Prepared], ran: list[np.ndarray
     if tiles is None:
         if not written.all():
             row, column = np.argwhere(~written)[0]
-            raise Fault("not written", f"C[{row}][{column}] and {int((~written).sum()) - 1:,} other cells of C are never written", name)
+            raise Fault(
+                "not written",
+                f"C[{row}][{column}] and {int((~written).sum()) - 1:,} other cells of C are never written",
+                name,
+            )
         return
     for p, blocks in zip(prepared, ran, strict=True):
         for b, (r0, r1, c0, c1) in zip(blocks, p.tiles(blocks), strict=True):
             mine = written[r0:r1, c0:c1]
             if not mine.all():
                 row, column = np.argwhere(~mine)[0] + (r0, c0)
-                raise Fault("not written", f"C[{row}][{column}], which block {b} of launch {p.launch.label} owns, is not written", p.kernel.name)
+                raise Fault(
+                    "not written",
+                    f"C[{row}][{column}], which block {b} of launch {p.launch.label} owns, is not written",
+                    p.kernel.name,
+                )
             mine[:] = False
     if written.any():
         row, column = np.argwhere(written)[0]

@@ -34,7 +34,9 @@ def simulate(i: int):
         binary = _cache.setdefault(r["cubin"], None) or toolchain.load(DATA / r["cubin"])
         _cache[r["cubin"]] = binary
         problem = Problem(r["M"], r["N"], r["K"])
-        launch = Launch(r["function"], tuple(r["grid"]), tuple(r["block"]), tuple(r["tile"]), args=("A", "B", "C", "M", "N", "K"))
+        launch = Launch(
+            r["function"], tuple(r["grid"]), tuple(r["block"]), tuple(r["tile"]), args=("A", "B", "C", "M", "N", "K")
+        )
         operands = problem.operands()
         done = sim.run(binary, [launch], problem, operands, blocks="all" if r["M"] <= 256 else "count")
         _cache[i] = (launch, binary.kernel(launch.entry), done.launches[0].counts, problem, operands, done)
@@ -63,7 +65,11 @@ def test_counters(i):
     assert compared >= 16
 
 
-@pytest.mark.parametrize("i", [i for i, r in enumerate(RECORDED) if "per_line" in r], ids=[x for x, r in zip(IDS, RECORDED) if "per_line" in r])
+@pytest.mark.parametrize(
+    "i",
+    [i for i, r in enumerate(RECORDED) if "per_line" in r],
+    ids=[x for x, r in zip(IDS, RECORDED) if "per_line" in r],
+)
 def test_counters_per_line(i):
     _, kernel, counts, *_ = simulate(i)
     lines = np.array([x.line for x in kernel.instructions])
@@ -71,7 +77,11 @@ def test_counters_per_line(i):
     for line, values in recorded.items():
         here = counts[lines == int(line)]
         for name, value in values.items():
-            of = here[[x.base not in ("LDS", "STS") for x in kernel.instructions if x.line == int(line)]] if "l2_" in name else here
+            of = (
+                here[[x.base not in ("LDS", "STS") for x in kernel.instructions if x.line == int(line)]]
+                if "l2_" in name
+                else here
+            )
             assert of[COLUMNS[name]].sum() == value, (line, name)
     assert set(lines[counts.executed > 0]) == {int(x) for x in recorded}
 
@@ -86,7 +96,9 @@ def test_occupancy(i):
         assert o.limits[limiter] == recorded[f"launch__occupancy_limit_{limiter}"]
 
 
-@pytest.mark.parametrize("i", [i for i, r in enumerate(RECORDED) if r["M"] == 256], ids=[x for x, r in zip(IDS, RECORDED) if r["M"] == 256])
+@pytest.mark.parametrize(
+    "i", [i for i, r in enumerate(RECORDED) if r["M"] == 256], ids=[x for x, r in zip(IDS, RECORDED) if r["M"] == 256]
+)
 def test_result(i):
     *_, problem, operands, done = simulate(i)
     reference, bound = operands.reference(slice(None), slice(None))

@@ -50,13 +50,17 @@ def test_the_padding_behind_a_row_is_outside(execute):
 
 
 def test_thread_and_block_are_named(execute):
-    f = fault(execute, "if (blockIdx.y == 2 && threadIdx.y == 1 && t == 3) C[99] = A[77];", grid=(1, 3, 1), block=(8, 4, 1))
+    f = fault(
+        execute, "if (blockIdx.y == 2 && threadIdx.y == 1 && t == 3) C[99] = A[77];", grid=(1, 3, 1), block=(8, 4, 1)
+    )
     assert f.thread == (3, 1, 0) and f.block == (0, 2, 0)
 
 
 @pytest.mark.parametrize("arch", [75, 80, 86, 89, 90])
 def test_shared_out_of_bounds(execute, arch):
-    f = fault(execute, "s[t + K * 8] = 1; __syncthreads(); C[t] = s[t];", before="static __shared__ float s[32];", arch=arch)
+    f = fault(
+        execute, "s[t + K * 8] = 1; __syncthreads(); C[t] = s[t];", before="static __shared__ float s[32];", arch=arch
+    )
     assert f.kind == "shared out of bounds" and f.line == 5
 
 
@@ -104,7 +108,11 @@ def test_a_warp_may_use_its_own_words_without_a_barrier(execute):
 
 
 def test_barriers_make_it_right(execute):
-    execute(T + "s[t] = B[t];\n__syncthreads();\nfloat x = s[63 - t];\n__syncthreads();\ns[t] = x;\n__syncthreads();\nC[t] = s[63 - t];", **WIDE)
+    execute(
+        T
+        + "s[t] = B[t];\n__syncthreads();\nfloat x = s[63 - t];\n__syncthreads();\ns[t] = x;\n__syncthreads();\nC[t] = s[63 - t];",
+        **WIDE,
+    )
 
 
 def test_barrier_skipped_by_a_thread_that_returned(execute):
@@ -132,7 +140,9 @@ def test_missing_wait_for_cp_async(execute):
 
 
 def test_unknown_opcode_names_itself(execute):
-    with pytest.raises(TilescopeError, match=r"not simulated: F2F\.F64.* at 0x[0-9a-f]+ \(bad.cu:5\) of bad: .* opcode F2F"):
+    with pytest.raises(
+        TilescopeError, match=r"not simulated: F2F\.F64.* at 0x[0-9a-f]+ \(bad.cu:5\) of bad: .* opcode F2F"
+    ):
         execute(T + "double x = B[t]; C[t] = x * x * 1.1;")
 
 

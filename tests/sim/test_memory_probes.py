@@ -9,7 +9,12 @@ import pytest
 from harness.sim import engine
 
 PROBES = list(csv.DictReader((Path(__file__).parents[1] / "data" / "memory_probes_h200.csv").open()))
-KINDS = {("global", "load"): "global", ("global", "store"): "global", ("shared", "load"): "load", ("shared", "store"): "store"}
+KINDS = {
+    ("global", "load"): "global",
+    ("global", "store"): "global",
+    ("shared", "load"): "load",
+    ("shared", "store"): "store",
+}
 
 
 def test_all_probes_are_there():

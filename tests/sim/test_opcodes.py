@@ -14,7 +14,12 @@ M32 = 0xFFFFFFFF
 
 
 def trunc_div(a, b):
-    return np.array([0 if y == 0 else int(abs(int(x)) // abs(int(y))) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b, strict=True)])
+    return np.array(
+        [
+            0 if y == 0 else int(abs(int(x)) // abs(int(y))) * (1 if (x < 0) == (y < 0) else -1)
+            for x, y in zip(a, b, strict=True)
+        ]
+    )
 
 
 def trunc_mod(a, b):
@@ -27,18 +32,30 @@ CASES = {
     "x * y": BITS * OTHER,
     "__umulhi(x, y)": [int(a) * int(b) >> 32 for a, b in zip(BITS, OTHER, strict=True)],
     "(unsigned)__mulhi((int)x, (int)y)": [int(a) * int(b) >> 32 for a, b in zip(SIGNED, SIGNED_OTHER, strict=True)],
-    "(unsigned)(((unsigned long long)x * y + x) >> 32)": [(int(a) * int(b) + int(a)) >> 32 for a, b in zip(BITS, OTHER, strict=True)],
-    "(unsigned)((((long long)(int)x << 20) - (int)y) >> 32)": [((int(a) << 20) - int(b)) >> 32 for a, b in zip(SIGNED, SIGNED_OTHER, strict=True)],
-    "(unsigned)(((unsigned long long)x << 32 | y) >> (x & 63))": [(int(a) << 32 | int(b)) >> (int(a) & 63) for a, b in zip(BITS, OTHER, strict=True)],
-    "(unsigned)(((long long)((unsigned long long)x << 32 | y)) >> (y & 31))": [((int(a) << 32) + int(b)) >> (int(b) & 31) for a, b in zip(SIGNED, OTHER, strict=True)],
+    "(unsigned)(((unsigned long long)x * y + x) >> 32)": [
+        (int(a) * int(b) + int(a)) >> 32 for a, b in zip(BITS, OTHER, strict=True)
+    ],
+    "(unsigned)((((long long)(int)x << 20) - (int)y) >> 32)": [
+        ((int(a) << 20) - int(b)) >> 32 for a, b in zip(SIGNED, SIGNED_OTHER, strict=True)
+    ],
+    "(unsigned)(((unsigned long long)x << 32 | y) >> (x & 63))": [
+        (int(a) << 32 | int(b)) >> (int(a) & 63) for a, b in zip(BITS, OTHER, strict=True)
+    ],
+    "(unsigned)(((long long)((unsigned long long)x << 32 | y)) >> (y & 31))": [
+        ((int(a) << 32) + int(b)) >> (int(b) & 31) for a, b in zip(SIGNED, OTHER, strict=True)
+    ],
     "x << (y & 31)": [int(a) << (int(b) & 31) for a, b in zip(BITS, OTHER, strict=True)],
     "x >> (y & 31)": [int(a) >> (int(b) & 31) for a, b in zip(BITS, OTHER, strict=True)],
     "(unsigned)((int)x >> (y & 31))": [int(a) >> (int(b) & 31) for a, b in zip(SIGNED, OTHER, strict=True)],
-    "__funnelshift_l(x, y, x & 31)": [((int(b) << 32 | int(a)) << (int(a) & 31)) >> 32 for a, b in zip(BITS, OTHER, strict=True)],
+    "__funnelshift_l(x, y, x & 31)": [
+        ((int(b) << 32 | int(a)) << (int(a) & 31)) >> 32 for a, b in zip(BITS, OTHER, strict=True)
+    ],
     "(x & y) ^ (x | ~y)": (BITS & OTHER) ^ (BITS | (~OTHER & np.uint64(M32))),
     "x < y ? 1u : 2u": np.where(BITS < OTHER, 1, 2),
     "(int)x < (int)y ? 1u : 2u": np.where(SIGNED < SIGNED_OTHER, 1, 2),
-    "(long long)(int)x * 65537 < (long long)(int)y * 65536 ? 1u : 2u": np.where(SIGNED * 65537 < SIGNED_OTHER * 65536, 1, 2),
+    "(long long)(int)x * 65537 < (long long)(int)y * 65536 ? 1u : 2u": np.where(
+        SIGNED * 65537 < SIGNED_OTHER * 65536, 1, 2
+    ),
     "(unsigned long long)x * 3 >= (unsigned long long)y * 5 ? 1u : 2u": np.where(BITS * 3 >= OTHER * 5, 1, 2),
     "min(x, y)": np.minimum(BITS, OTHER),
     "(unsigned)max((int)x, (int)y)": np.maximum(SIGNED, SIGNED_OTHER),
@@ -46,11 +63,16 @@ CASES = {
     "__popc(x)": np.array([int(a).bit_count() for a in BITS]),
     "__clz(x)": np.array([32 - int(a).bit_length() for a in BITS]),
     "__brev(x)": np.array([int(f"{int(a):032b}"[::-1], 2) for a in BITS]),
-    "__byte_perm(x, y, 0x5173)": [sum((((int(b) << 32 | int(a)) >> 8 * s) & 255) << 8 * i for i, s in enumerate((3, 7, 1, 5))) for a, b in zip(BITS, OTHER, strict=True)],
+    "__byte_perm(x, y, 0x5173)": [
+        sum((((int(b) << 32 | int(a)) >> 8 * s) & 255) << 8 * i for i, s in enumerate((3, 7, 1, 5)))
+        for a, b in zip(BITS, OTHER, strict=True)
+    ],
     "y ? x / y : 0": [0 if b == 0 else int(a) // int(b) for a, b in zip(BITS, OTHER, strict=True)],
     "y ? x % y : 0": [0 if b == 0 else int(a) % int(b) for a, b in zip(BITS, OTHER, strict=True)],
     "y ? (unsigned)((int)(x >> 1) / (int)y) : 0": trunc_div(BITS >> np.uint64(1), SIGNED_OTHER),
-    "y ? (unsigned)((int)x % (int)(y | 2)) : 0": np.where(OTHER == 0, 0, trunc_mod(SIGNED, (OTHER | np.uint64(2)).astype(np.uint32).view(np.int32).astype(np.int64))),
+    "y ? (unsigned)((int)x % (int)(y | 2)) : 0": np.where(
+        OTHER == 0, 0, trunc_mod(SIGNED, (OTHER | np.uint64(2)).astype(np.uint32).view(np.int32).astype(np.int64))
+    ),
     "x / 7 + x % 10": BITS // 7 + BITS % 10,
     "__float_as_uint((float)x)": BITS.astype(np.float32).view(np.uint32),
     "__float_as_uint((float)(int)x)": SIGNED.astype(np.float32).view(np.uint32),
@@ -100,7 +122,9 @@ def test_float_expressions(execute):
     x, y = problem.operands().b
     for n, (expression, f) in enumerate(FLOATS.items()):
         expected = np.asarray(f(x, y), np.float32)
-        if "/" in expression or "sqrt" in expression:  # the hardware's approximate reciprocal is not modelled bit for bit
+        if (
+            "/" in expression or "sqrt" in expression
+        ):  # the hardware's approximate reciprocal is not modelled bit for bit
             assert np.allclose(done.c[n], expected, rtol=3e-7), expression
         else:
             assert done.c[n].tobytes() == expected.tobytes(), expression

@@ -24,7 +24,9 @@ def simulate(name, problem, blocks="auto", arch=90, **tunables):
 
 
 def total(simulation, problem):
-    return metrics.totals([metrics.launch_values(x.launch, x.kernel, x.counts, problem, H200) for x in simulation.launches])
+    return metrics.totals(
+        [metrics.launch_values(x.launch, x.kernel, x.counts, problem, H200) for x in simulation.launches]
+    )
 
 
 AT_512 = [  # requests and sectors do not depend on how the compiler schedules
@@ -41,7 +43,11 @@ AT_512 = [  # requests and sectors do not depend on how the compiler schedules
 def test_global_traffic_at_512(name, tunables, ld_requests, ld_sectors, st_requests, st_sectors):
     problem = Problem(512, 512, 512)
     values = total(simulate(name, problem, "count", **tunables)[0], problem)
-    traffic = [values[f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"] for op in ("ld", "st") for what in ("requests", "sectors")]
+    traffic = [
+        values[f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"]
+        for op in ("ld", "st")
+        for what in ("requests", "sectors")
+    ]
     assert traffic == [ld_requests, ld_sectors, st_requests, st_sectors]
 
 
@@ -59,7 +65,12 @@ def test_shared_wavefronts_at_512():
 def test_blocks_and_edges_at_1000():
     problem = Problem(1000, 1000, 1000)
     launches = stage.find("tiled2d").plan(problem, stage.find("tiled2d").configure())
-    assert [(x.label, x.grid[:2]) for x in launches] == [("main", (15, 15)), ("right", (1, 15)), ("bottom", (15, 1)), ("corner", (1, 1))]
+    assert [(x.label, x.grid[:2]) for x in launches] == [
+        ("main", (15, 15)),
+        ("right", (1, 15)),
+        ("bottom", (15, 1)),
+        ("corner", (1, 1)),
+    ]
 
 
 shapes = st.integers(1, 150)
