@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .. import parameters
-from .. import isa
+from .. import isa, parameters
 from ..errors import TilescopeError
 from ..problem import Operands, Problem
 from ..stage import Launch

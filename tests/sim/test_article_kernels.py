@@ -68,7 +68,7 @@ def test_counters(i):
 @pytest.mark.parametrize(
     "i",
     [i for i, r in enumerate(RECORDED) if "per_line" in r],
-    ids=[x for x, r in zip(IDS, RECORDED) if "per_line" in r],
+    ids=[x for x, r in zip(IDS, RECORDED, strict=True) if "per_line" in r],
 )
 def test_counters_per_line(i):
     _, kernel, counts, *_ = simulate(i)
@@ -97,7 +97,9 @@ def test_occupancy(i):
 
 
 @pytest.mark.parametrize(
-    "i", [i for i, r in enumerate(RECORDED) if r["M"] == 256], ids=[x for x, r in zip(IDS, RECORDED) if r["M"] == 256]
+    "i",
+    [i for i, r in enumerate(RECORDED) if r["M"] == 256],
+    ids=[x for x, r in zip(IDS, RECORDED, strict=True) if r["M"] == 256],
 )
 def test_result(i):
     *_, problem, operands, done = simulate(i)

@@ -146,6 +146,6 @@ def test_local_memory(execute):
 
 @pytest.mark.parametrize("width, kind", [("unsigned char", 1), ("unsigned short", 2)])
 def test_narrow_shared_words(execute, width, kind):
-    body = f"int t = threadIdx.x; s[t] = t * 3; __syncthreads(); C[t] = s[31 - t] + s[t ^ 1];"
+    body = "int t = threadIdx.x; s[t] = t * 3; __syncthreads(); C[t] = s[31 - t] + s[t ^ 1];"
     done = execute(body, before=f"static __shared__ {width} s[32];")
     assert done.c[0].tolist() == [3 * (31 - t) + 3 * (t ^ 1) for t in range(32)]
