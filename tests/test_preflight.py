@@ -425,8 +425,8 @@ def test_pins_are_exact_and_complete() -> None:
     direct = [*project["dependencies"], *(p for extra in project["optional-dependencies"].values() for p in extra)]
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(line.count("==") == 1 and "*" not in line for line in direct + pinned)
-    names = [line.split("==")[0].split("[")[0].lower() for line in direct + pinned]
-    assert sorted(names) == sorted(set(names)), "a package is pinned twice"
+    names = [line.split("==")[0].split("[")[0].lower() for line in {*direct, *pinned}]
+    assert sorted(names) == sorted(set(names)), "a package is pinned to two versions"
     needed, todo = set(), [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     while todo:
         wanted = Requirement(todo.pop())
