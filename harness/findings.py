@@ -1,8 +1,8 @@
 """From counts to at most five sentences a person can act on, costliest first.
 
 A finding's cost is the waste's own time (at the width of the resource it wastes) over the largest bound of the stage,
-so that costs compare; the bottleneck's cost is what lies beyond the FMA pipe's time and is not explained by a waste of its
-own. Waste under LEAST is not worth a sentence, and nothing is reported without a remedy.
+so that costs compare; the bottleneck's cost is what lies beyond the FMA pipe's time and has no finding of its own. Waste
+under LEAST is not worth a sentence, and nothing is reported without a remedy.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Finding:
     line: int = 0
     cost: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name, kind in (("file", str), ("line", int), ("cost", float)):  # from numpy's
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
 
 @dataclass(frozen=True)
 class _View:
@@ -65,7 +69,7 @@ class _View:
 
     def share(self, work: float, width: float) -> float:
         """Time that `work` at `width` per SM and cycle takes, over the largest bound."""
-        return work / width / self.sms / (self.device.clock_mhz * 1e6) / self.seconds if self.seconds else 0.0
+        return work / width / self.sms / (self.device.clock_mhz * 1e6) / self.seconds
 
     def at(self, file: str, line: int) -> str:
         return f"{Path(file).name}:{line}" if file else "the code"
@@ -80,6 +84,8 @@ def findings(launches: Sequence[Profiled], problem: Problem, device: Device) -> 
         return []
     each = [bounds(launch, kernel, counts, device) for launch, kernel, counts in launches]
     times = [bottleneck(bound).seconds for bound in each]
+    if not any(times):
+        return []
     launch, kernel, _ = launches[times.index(max(times))]
     view = _View(
         launch=launch,
@@ -239,39 +245,38 @@ def _narrow(v: _View) -> list[Finding]:
 
 def _scalar_copies(v: _View) -> list[Finding]:
     """Words of a tile that a thread fetches one by one, each beside its neighbour's."""
-    found = []
     t = v.table
     loads = t[(t.space == "global") & (t.kind == "load") & (t.width == WORD) & (t.executed > 0)]
+    places, moved = [], 0
     for (file, line), rows in loads.groupby(["file", "line"]):
-        if len(rows) < 4 or rows.executed.nunique() > 1 or (rows.sectors > rows.sectors_ideal).any():
-            continue
         stored = v.on_line(file, line)
         stored = stored[stored.base == "STS"]
-        if stored.empty:
-            continue
-        moved = rows.executed.sum() + stored.executed.sum()
-        found.append(
-            Finding(
-                f"A thread loads {len(rows)} single words at {v.at(file, line)}, each beside its neighbour's.",
-                f"Let a thread load 4 neighbouring words as float4: {ceil_div(len(rows), 4)} loads instead of {len(rows)}.",
-                file,
-                line,
-                v.share(0.75 * moved, v.device.lsu_instructions),
-            )
-        )
-    return found
+        unrolled = len(rows) >= 4 and rows.executed.nunique() == 1 and not stored.empty
+        if unrolled and not (rows.sectors > rows.sectors_ideal).any():
+            places.append((len(rows), file, line))
+            moved += rows.executed.sum() + stored.executed.sum()
+    if not places:
+        return []
+    where = " and ".join(f"{n} single words at {v.at(file, line)}" for n, file, line in places)
+    n, file, line = max(places)
+    sentence = f"A thread loads {where}, each beside its neighbour's."
+    remedy = f"Let a thread load 4 neighbouring words as float4: {_count(ceil_div(n, 4), 'load')} instead of {n}."
+    return [Finding(sentence, remedy, file, line, v.share(0.75 * moved, v.device.lsu_instructions))]
 
 
 def _bottleneck(v: _View) -> list[Finding]:
+    """What binds. Its cost leaves out idle SMs and the wastes that have a finding of their own."""
     worst = bottleneck(v.found)
-    tflops = attainable_tflops(v.problem, v.found)
-    peak = v.device.peak_tflops
-    if tflops >= NEAR_PEAK * peak or worst.name not in MOVES:
+    useful = v.share(v.values["fma_count"], v.device.fma_lanes)
+    if useful >= NEAR_PEAK or worst.name not in MOVES:
         return []
     file, line = _costliest_line(v, worst.name)
-    sentence = f"{_NAMES.get(worst.name, worst.name)} bounds it: {tflops:.3g} TFLOPS of {peak:.3g} are attainable. A bound, not a time."
+    sentence = (
+        f"{_NAMES.get(worst.name, worst.name)} bounds it: {attainable_tflops(v.problem, v.found):.3g} TFLOPS of "
+        f"{v.device.peak_tflops:.3g} are attainable. A bound, not a time."
+    )
     wastes = (_bank_conflicts, _uncoalesced) if worst.name in ("data stage", "tag stage") else ()
-    beyond = 1 - tflops / peak - sum(f.cost for check in wastes for f in check(v))
+    beyond = 1 - useful - sum(f.cost for check in wastes for f in check(v))
     remedy = _less_memory(v) if v.values["memory_l1_wavefronts_shared"] == 0 else MOVES[worst.name](v)
     return [Finding(sentence, remedy, file, line, max(LEAST, beyond))]
 
@@ -414,7 +419,7 @@ def _low_occupancy(v: _View) -> list[Finding]:
         "warps": (f"blocks of {v.launch.threads} threads", "Use smaller blocks."),
     }
     cause, remedy = what[held.limiters[0]]
-    sentence = f"Occupancy is {held.percent:.3g} %: {cause} allow {held.blocks} blocks, {held.warps} warps, on an SM."
+    sentence = f"Occupancy is {held.percent:.3g} %: {cause} allow {_count(held.blocks, 'block')}, {_count(held.warps, 'warp')}, on an SM."
     return [Finding(sentence, remedy, cost=max(LEAST, 1 - min(1.0, independent / 16)))]
 
 
@@ -428,14 +433,14 @@ def _small_grid(v: _View) -> list[Finding]:
     if others:
         blocks, share = sum(i[0].blocks for i, _ in others), sum(time for _, time in others) / whole
         idle = sum(time * (1 - i[0].blocks / sms) for i, time in others) / whole
-        sentence = f"{len(others)} small launches of {blocks} blocks in all, for {sms} SMs, take {100 * share:.0f} % of the bound's time."
+        sentence = f"{_count(len(others), 'small launch', 'es')} of {_count(blocks, 'block')} in all, for {sms} SMs: they take {100 * share:.0f} % of the bound's time."
         remedy = "Run them in one launch with the main one, or beside it in other streams; tiles that divide the matrices need none."
         found.append(Finding(sentence, remedy, cost=idle))
     blocks, rounds = v.launch.blocks, ceil_div(v.launch.blocks, sms)
     idle = 1 - blocks / sms / rounds
     cost = idle * max(v.times) / whole
     if blocks < sms:
-        sentence = f"{blocks} blocks on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
+        sentence = f"{_count(blocks, 'block')} on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
         found.append(
             Finding(
                 sentence,
@@ -449,6 +454,10 @@ def _small_grid(v: _View) -> list[Finding]:
             Finding(sentence, f"Choose tiles so that the number of blocks is near a multiple of {sms}.", cost=cost)
         )
     return found
+
+
+def _count(n: int, noun: str, plural: str = "s") -> str:
+    return f"{n} {noun}{plural if n != 1 else ''}"
 
 
 def _padding(v: _View) -> list[Finding]:
@@ -466,7 +475,9 @@ def _idle_lanes(v: _View) -> list[Finding]:
     if v.launch.threads % WARP == 0:
         return []
     idle = 1 - v.launch.threads / WARP / ceil_div(v.launch.threads, WARP)
-    sentence = f"A block has {v.launch.threads} threads: {100 * idle:.0f} % of the lanes of its warps do not exist."
+    sentence = (
+        f"A block has {_count(v.launch.threads, 'thread')}: {100 * idle:.0f} % of the lanes of its warps do not exist."
+    )
     return [Finding(sentence, f"Make the block a multiple of {WARP} threads.", cost=idle)]
 
 

@@ -93,7 +93,9 @@ def test_pipes_equal_the_hardware_counters(recorded):
     for name, value in recorded["metrics"].items():
         assert executed.get(name.removeprefix("sm__inst_executed_pipe_").removesuffix(".sum"), 0) == value, name
     for base, op in (("LDG", "ld"), ("STG", "st")):
-        assert table.lines[table.base == base].sum() == recorded[f"l1tex__t_set_accesses_pipe_lsu_mem_global_op_{op}.sum"]
+        assert (
+            table.lines[table.base == base].sum() == recorded[f"l1tex__t_set_accesses_pipe_lsu_mem_global_op_{op}.sum"]
+        )
 
 
 def reads(*texts: str) -> list[tuple[int, int]]:
