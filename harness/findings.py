@@ -8,7 +8,7 @@ under LEAST is not worth a sentence, and nothing is reported without a remedy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +78,16 @@ class _View:
         return self.table[(self.table.file == file) & (self.table.line == line)]
 
 
-def findings(launches: Sequence[Profiled], problem: Problem, device: Device) -> list[Finding]:
-    """At most five findings on a stage's launches (launch, kernel, counts), costliest first; none on a good stage."""
+def findings(
+    launches: Sequence[Profiled], problem: Problem, device: Device, roofs: Mapping[str, float] | None = None
+) -> list[Finding]:
+    """At most five findings on a stage's launches (launch, kernel, counts), costliest first; none on a good stage.
+
+    `roofs` as for `bounds`: measured widths, so that findings and bounds speak of the same times.
+    """
     if not launches:
         return []
-    each = [bounds(launch, kernel, counts, device) for launch, kernel, counts in launches]
+    each = [bounds(launch, kernel, counts, device, roofs) for launch, kernel, counts in launches]
     times = [bottleneck(bound).seconds for bound in each]
     if not any(times):
         return []
@@ -93,7 +98,7 @@ def findings(launches: Sequence[Profiled], problem: Problem, device: Device) -> 
         table=pd.concat([_table(k, counts) for _, k, counts in launches], ignore_index=True),
         by_line=pd.concat([lines(k, counts) for _, k, counts in launches]).groupby(level=["file", "line"]).sum(),
         values=totals([launch_values(*item, problem, device) for item in launches], device),
-        found=total(problem, each, device),
+        found=total(problem, each, device, roofs),
         launches=launches,
         times=times,
         problem=problem,
