@@ -36,6 +36,9 @@ sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with 
 show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
 bench:    $(ts.base) ; $(ts.run) ## | how long Tilescope itself takes on this machine; records the figures
 readme:   $(ts.base) ; $(ts.run) ## | write the profile and the picture in README anew
+ncu-command: $(ts.base) ; $(ts.run) ## KERNEL= | the Nsight Compute command for a stage, to use by hand
+sanitize: $(ts.base) ; $(ts.run) ## KERNEL= | a stage under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
+doctor:   $(ts.base) ; $(ts.run) ## | what works on this machine, what does not, and the remedy
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"
 

@@ -99,7 +99,7 @@ def verb(*options: Option, bare: str | None = None, tunables: bool = False) -> C
     """Registers a function as the verb of its name. Its docstring's first line is the help."""
 
     def register(call: Callable[[argparse.Namespace], int]) -> Callable:
-        VERBS[call.__name__.strip("_")] = Verb(call, {o.name: o for o in options}, bare, tunables)
+        VERBS[call.__name__.strip("_").replace("_", "-")] = Verb(call, {o.name: o for o in options}, bare, tunables)
         return call
 
     return register

@@ -37,6 +37,14 @@ PROBLEM = (
     Option("distribution", f"of the inputs: {', '.join(DISTRIBUTIONS)}", one_of(*DISTRIBUTIONS), "normal"),
 )
 
+COUNTERS = (
+    Option("metrics", "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory; commas between", default="coalescing,bank,occupancy"),
+    Option("set", "full: every section of Nsight Compute, and the source view", one_of("full")),
+    Option("clock", "none: left as it is; base: locked by Nsight Compute", one_of("none", "base"), "none"),
+    Option("cache", "all: flushed before each pass; none: left warm", one_of("all", "none"), "all"),
+    Option("ncu", "Nsight Compute to use instead of the one found"),
+)
+
 
 @verb(JSON)
 def list_(args: argparse.Namespace) -> int:
@@ -58,7 +66,7 @@ def list_(args: argparse.Namespace) -> int:
     Option("backend", "auto, sim or gpu", one_of("auto", "sim", "gpu"), "auto"),
     Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
     Option("record", "yes or no", one_of("yes", "no"), "yes"),
-    NVCC, JSON,
+    *COUNTERS, NVCC, JSON,
     bare="kernel", tunables=True,
 )  # fmt: skip
 def profile(args: argparse.Namespace) -> int:
@@ -66,8 +74,9 @@ def profile(args: argparse.Namespace) -> int:
     from . import profiling, report
 
     output = _Output(args.json)
-    options = vars(args) | {"record": args.record == "yes"}
-    del options["json"], options["tunables"]
+    options = vars(args) | {"record": args.record == "yes", "counters": _counters(args)}
+    for name in ("json", "tunables", *(o.name for o in COUNTERS)):
+        del options[name]
     kernel = required(options.pop("kernel"), "profile")
     with _progress() as progress:
         result = profiling.profile(kernel, **options, **tunables(args, kernel, "profile"), progress=progress)
@@ -168,6 +177,92 @@ def readme(args: argparse.Namespace) -> int:
 
     readme.refresh()
     return 0
+
+
+@verb(
+    KERNEL, *PROBLEM, *COUNTERS,
+    Option("gpu", "GPU by index or UUID"),
+    Option("out", "report to write, without .ncu-rep", default="report"),
+    bare="kernel", tunables=True,
+)  # fmt: skip
+def ncu_command(args: argparse.Namespace) -> int:
+    """The Nsight Compute command for a stage, to use by hand."""
+    from . import ncu, profiling, watched
+
+    kernel = required(args.kernel, "ncu-command")
+    stage = stages.find(kernel)
+    chosen = profiling.configure(stage, tunables(args, kernel, "ncu-command"))
+    options = _counters(args)
+    found = ncu.find(args.ncu)
+    launch = watched.launch_words(kernel, _problem(args), chosen, gpu=args.gpu)
+    _write(ncu.quoted(ncu.command(found.path if found else "ncu", stage.name, launch, options, args.out)) + "\n")
+    return 0
+
+
+@verb(
+    Option("nvcc", "CUDA compiler to look at instead of the packaged one"),
+    Option("probe", "no: do not try a hardware counter on a small launch", one_of("yes", "no"), "yes"),
+    JSON,
+)
+def doctor(args: argparse.Namespace) -> int:
+    """What works on this machine, what does not, and the remedy."""
+    from . import doctor, gpu_report, machine
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        if progress:
+            progress(0.0, "looking at this machine")
+        found = doctor.diagnose(machine.gather(args.nvcc, args.probe == "yes"))
+    if args.json:
+        output.json(found.to_json())
+    output.text(gpu_report.render_doctor(found, **_terminal()))
+    return 0 if found.ok else 2
+
+
+@verb(
+    KERNEL, *PROBLEM,
+    Option("tools", "of compute-sanitizer, with commas between", default="memcheck,racecheck,initcheck,synccheck"),
+    Option("gpu", "GPU by index or UUID"),
+    DEVICE, NVCC, JSON, bare="kernel", tunables=True,
+)  # fmt: skip
+def sanitize(args: argparse.Namespace) -> int:
+    """A stage under compute-sanitizer, on small problems or on the one given."""
+    from . import gpu_report, sanitize
+
+    kernel = required(args.kernel, "sanitize")
+    output = _Output(args.json)
+    sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
+    odd = [o.name.upper() for o in PROBLEM if o.name not in ("size", "m", "n", "k") and getattr(args, o.name) != o.default]
+    if odd and not sized:
+        raise TilescopeError(f"sanitize takes {odd[0]} only with a size: without one it has problems of its own.", "Give SIZE, or M, N and K.")
+    with _progress() as progress:
+        result = sanitize.sanitize(
+            kernel,
+            problem=_problem(args) if sized else None,
+            tools=[t for t in args.tools.lower().split(",") if t],
+            device=args.device, nvcc=args.nvcc, gpu=args.gpu, progress=progress,
+            **tunables(args, kernel, "sanitize"),
+        )  # fmt: skip
+    if args.json:
+        output.json(result.to_json())
+    output.text(gpu_report.render_sanitized(result, **_terminal()))
+    return 0 if result.ok else 1 if result.issues else 2
+
+
+def _counters(args: argparse.Namespace) -> Any:
+    """What COUNTERS say, as harness.ncu.Options."""
+    from . import ncu
+
+    return ncu.Options(ncu.groups(args.metrics), args.set or "", args.clock, args.cache, args.ncu)
+
+
+def _problem(args: argparse.Namespace) -> Any:
+    """What PROBLEM says, as a Problem."""
+    from .problem import Problem
+    from .profiling import shape
+
+    rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k")}
+    return Problem(*shape(args.size, args.m, args.n, args.k), **rest)
 
 
 def main(argv: list[str] | None = None) -> int:

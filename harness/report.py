@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from . import bounds, measured_report, metrics
+from . import bounds, gpu_report, metrics
 from .metrics import (
     CONFLICTS_LD,
     CONFLICTS_ST,
@@ -54,7 +54,7 @@ def render(profile: Profile, width: int = WIDTH, colour: bool = False) -> str:
         _lines(page, profile)
         _bounds(page, profile)
         if profile.measured:
-            measured_report.render(page, profile.measured, profile.problem)
+            gpu_report.render(page, profile.measured, profile.problem)
         _claims(page, profile)
         _findings(page, profile)
     _error(page, profile)

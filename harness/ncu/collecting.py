@@ -59,7 +59,7 @@ def collect(
     Raises Unavailable where this machine gives no counters (no ncu, no permission, a GPU it does not know), TilescopeError
     where the profiled launch fails, ncu is killed or runs past its limit, or its report cannot be read.
     """
-    ncu = ncu or find()
+    ncu = ncu or find(options.ncu)
     if ncu is None:
         raise Unavailable(
             "Nsight Compute (ncu) is not installed.",

@@ -54,12 +54,14 @@ class Options:
     clock   'none' leaves the clock as it is; 'base' has ncu lock it to base, which makes counters per second comparable
             and every time longer
     cache   'all' flushes the caches before each pass; 'none' leaves them warm
+    ncu     path of the Nsight Compute to use, where it is not the one found
     """
 
     groups: tuple[str, ...] = DEFAULT
     set: str = ""
     clock: str = "none"
     cache: str = "all"
+    ncu: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, words in (
