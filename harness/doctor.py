@@ -9,6 +9,7 @@ from typing import Any
 from . import preflight
 from .device import DEVICES
 from .machine import Facts
+from .measurement import CAPPED, THROTTLED
 from .ncu.failures import PERMISSION_REMEDY, Failure
 
 OK, WARN, FAIL, NONE = "ok", "warn", "fail", "-"
@@ -24,7 +25,6 @@ LEAST_RUN_BYTES, FEW_BYTES = 50 * 10**6, 10**9
 OLDEST_NCU = {75: (2019, 1), 80: (2020, 1), 86: (2020, 2), 87: (2022, 2), 89: (2022, 3), 90: (2022, 3), 100: (2025, 1), 103: (2025, 2),
               120: (2025, 1), 121: (2025, 3)}  # fmt: skip
 """Compute capability -> the first Nsight Compute that knows it (Nsight Compute Release Notes)."""
-SPEEDS_DOWN = ("power cap", "hardware slowdown", "temperature", "temperature (hardware)", "power brake")
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,11 @@ def _state(f: Facts) -> Iterable[Diagnosis]:
                 GPU, "MIG", WARN, f"{name} is split by MIG: figures are those of a slice, and bounds for the whole GPU do not apply",
                 "Use a GPU without MIG to compare with others; CLOCK=none for ncu.",
             )  # fmt: skip
-        slow = [t for t in s.throttle if t in SPEEDS_DOWN]
         at = f"{s.sm_mhz:.0f} of {s.max_mhz:.0f} MHz, {s.celsius:.0f} C"
+        slow = [flag for flag in s.flags if flag in (CAPPED, THROTTLED)]
         if slow:
             yield Diagnosis(
-                GPU,
-                "clocks",
-                WARN,
-                f"{name} is held down by {', '.join(slow)} ({at})",
-                "Let it cool, or expect flagged figures.",
+                GPU, "clocks", WARN, f"{name} is {' and '.join(slow)} ({at})", "Let it cool, or expect flagged figures."
             )
         elif s.locked_mhz:
             yield Diagnosis(
@@ -187,15 +183,8 @@ def _state(f: Facts) -> Iterable[Diagnosis]:
             )  # fmt: skip
         else:
             yield Diagnosis(GPU, "clocks", OK, f"{name} free to run up to {s.max_mhz:.0f} MHz ({at})")
-        if s.others or s.busy_percent > 10:
-            who = f"{s.others} other process{'es' if s.others != 1 else ''}" if s.others else "something"
-            yield Diagnosis(
-                GPU,
-                "other work",
-                WARN,
-                f"{name} is in use by {who}, {s.busy_percent:.0f} % busy",
-                "Wait, or choose another with GPU=.",
-            )
+        if s.busy:
+            yield Diagnosis(GPU, "other work", WARN, f"{name}: {s.busy}", "Wait, or choose another with GPU=.")
 
 
 def _pycuda(f: Facts) -> Iterable[Diagnosis]:

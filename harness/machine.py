@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from .record import PROFILES
 from .watched import launch_words, run
 
 if TYPE_CHECKING:
+    from .gpu.clocks import Monitor
     from .gpu.devices import Gpu
 
 PACKAGES = ("pycuda", "nvmath-python", "nvidia-ml-py", "nvtx", "ncu-report")
@@ -36,20 +37,17 @@ PROBE_LIMIT = 120.0
 class State:
     """How a GPU is running now, by NVML. Clocks in MHz; `locked_mhz` is 0 where no application clock is set below the top.
 
-    throttle  reasons that hold the clock down, besides idleness
-    others    processes of others on the GPU
+    flags  what holds the clock down, as timings are flagged (harness.measurement)
+    busy   what else keeps it busy, in words
     """
 
-    uuid: str
     sm_mhz: float = 0.0
     max_mhz: float = 0.0
     locked_mhz: float = 0.0
-    throttle: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     celsius: float = 0.0
-    busy_percent: float = 0.0
-    memory_used: int = 0
     mig: bool = False
-    others: int = 0
+    busy: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def gather(nvcc: str | None = None, probe: bool = True, environ: Mapping[str, st
         driver=driver_version(_text("/proc/driver/nvidia/version")),
         gpus=gpus or (),
         gpu_error=gpu_error,
-        states=states() if gpus else (),
+        states=states(gpus) if gpus else (),
         packages=installed(),
         cuda_h=_cuda_header(tools, environ),
         libcuda=_libcuda(environ),
@@ -222,78 +220,36 @@ def _libcuda(environ: Mapping[str, str]) -> str:
     return next((str(p) for f in (*folders, *stubs) if f and (p := Path(f) / "libcuda.so").exists()), "")
 
 
-def states() -> tuple[State, ...]:
+def states(gpus: Sequence[Gpu]) -> tuple[State, ...]:
     """Every GPU's present state by NVML, or by nvidia-smi where nvidia-ml-py is not installed; empty where neither answers."""
-    try:
-        import pynvml
-    except ImportError:
+    from .gpu.clocks import Monitor
+
+    monitors = [Monitor(g) for g in gpus]
+    if any(m.handle is None for m in monitors):
         return smi_states(_smi())
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_state(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
+    return tuple(state(m) for m in monitors)
 
 
-THROTTLES = {
-    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "temperature", 0x40: "temperature (hardware)", 0x80: "power brake",
-    0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks",
-}  # fmt: skip
-"""Bits of nvmlClocksEventReasons (nvml.h); 0x1, idle, is none."""
+def state(monitor: Monitor) -> State:
+    """One GPU through NVML; what it does not answer is 0."""
+    from .gpu.clocks import REASONS
 
+    def number(x: float) -> float:
+        return x if x == x else 0.0
 
-def throttles(mask: int) -> tuple[str, ...]:
-    """What holds the clock down, in words."""
-    return tuple(words for bit, words in THROTTLES.items() if mask & bit)
-
-
-def _state(nvml: Any, handle: Any) -> State:
-    """One GPU through NVML; what a GPU does not answer keeps its default."""
-
-    def ask(call: str, *arguments: Any, otherwise: Any = 0) -> Any:
-        try:
-            return getattr(nvml, call)(handle, *arguments)
-        except (nvml.NVMLError, AttributeError):
-            return otherwise
-
-    reasons = "nvmlDeviceGetCurrentClocksEventReasons"
-    reasons = reasons if hasattr(nvml, reasons) else "nvmlDeviceGetCurrentClocksThrottleReasons"
-    top, application = ask("nvmlDeviceGetMaxClockInfo", 1), ask("nvmlDeviceGetApplicationsClock", 1)
-    mig, memory, use = (
-        ask("nvmlDeviceGetMigMode", otherwise=(0, 0)),
-        ask("nvmlDeviceGetMemoryInfo"),
-        ask("nvmlDeviceGetUtilizationRates"),
-    )
-    processes = ask("nvmlDeviceGetComputeRunningProcesses", otherwise=[])
-    uuid = ask("nvmlDeviceGetUUID", otherwise="")
+    top, application, reasons = number(monitor.max_clock_mhz()), number(monitor.application_mhz()), monitor.reasons()
     return State(
-        uuid=uuid.decode() if isinstance(uuid, bytes) else uuid,
-        sm_mhz=ask("nvmlDeviceGetClockInfo", 1),
+        sm_mhz=number(monitor.clock_mhz()),
         max_mhz=top,
-        locked_mhz=application if application and application < top else 0,
-        throttle=throttles(ask(reasons)),
-        celsius=ask("nvmlDeviceGetTemperature", 0),
-        busy_percent=getattr(use, "gpu", 0),
-        memory_used=getattr(memory, "used", 0),
-        mig=bool(mig[0]),
-        others=sum(p.pid != os.getpid() for p in processes),
+        locked_mhz=application if application < top else 0.0,
+        flags=tuple(dict.fromkeys(flag for bit, flag in REASONS.items() if reasons & bit)),
+        celsius=number(monitor.temperature_c()),
+        mig=monitor.mig(),
+        busy=monitor.busy(),
     )
 
 
-SMI_FIELDS = (
-    "uuid",
-    "clocks.sm",
-    "clocks.max.sm",
-    "temperature.gpu",
-    "utilization.gpu",
-    "memory.used",
-    "mig.mode.current",
-)
+SMI_FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu", "mig.mode.current")
 
 
 def _smi() -> str:
@@ -312,18 +268,9 @@ def smi_states(text: str) -> tuple[State, ...]:
         cells = [c.strip() for c in line.split(",")]
         if len(cells) != len(SMI_FIELDS):
             continue
-        sm, top, celsius, busy, memory = (float(c) if re.fullmatch(r"[\d.]+", c) else 0.0 for c in cells[1:6])
-        found.append(
-            State(
-                cells[0],
-                sm,
-                top,
-                celsius=celsius,
-                busy_percent=busy,
-                memory_used=int(memory * 2**20),
-                mig=cells[6] == "Enabled",
-            )
-        )
+        sm, top, celsius, busy = (float(c) if re.fullmatch(r"[\d.]+", c) else 0.0 for c in cells[:4])
+        load = f"the GPU is {busy:.0f} % busy" if busy > 5 else ""
+        found.append(State(sm, top, celsius=celsius, mig=cells[4] == "Enabled", busy=load))
     return tuple(found)
 
 

@@ -55,6 +55,14 @@ class Monitor:
     def max_clock_mhz(self) -> float:
         return float(self._ask("nvmlDeviceGetMaxClockInfo", arguments=(1,)))
 
+    def application_mhz(self) -> float:
+        """The clock that applications are set to, NaN where there is no such setting."""
+        return float(self._ask("nvmlDeviceGetApplicationsClock", arguments=(1,)))
+
+    def mig(self) -> bool:
+        """Whether the GPU is split by MIG."""
+        return bool(self._ask("nvmlDeviceGetMigMode", default=(0, 0))[0])
+
     def power_w(self) -> float:
         """Board power, W: an average over up to a second on recent GPUs."""
         return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
