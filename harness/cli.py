@@ -180,6 +180,25 @@ def readme(args: argparse.Namespace) -> int:
 
 
 @verb(
+    Option("gpu", "GPU by index or UUID (default: the first)"),
+    Option("out", "run directory to write (default profiles/roofs/TIME-HASH)"),
+    NVCC, JSON,
+)  # fmt: skip
+def roofs(args: argparse.Namespace) -> int:
+    """What this GPU's resources give at most, measured; records the run, for bounds to use."""
+    from . import roofs
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = roofs.run(gpu=args.gpu, out=args.out, nvcc=args.nvcc, progress=progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(roofs.render(result, **_terminal()))
+    output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0
+
+
+@verb(
     KERNEL, *PROBLEM, *COUNTERS,
     Option("gpu", "GPU by index or UUID"),
     Option("out", "report to write, without .ncu-rep", default="report"),

@@ -9,15 +9,17 @@ them is recorded for the device (`recorded`), else the widths in harness.device.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from . import isa, record, toolchain
+from . import environment, isa, record, toolchain
 from .device import Device
 from .stage import Stage
 from .toolchain import Binary, Instruction, Kernel
@@ -87,7 +89,7 @@ class Probe:
 
     name       of the roof
     kernel     that runs, in roofs.cu
-    unit       'lanes/cycle', 'instructions/cycle', 'registers/cycle', 'bytes/cycle', 'lines/cycle' (all per SM), 'GB/s',
+    unit       'lanes/cycle', 'inst/cycle', 'regs/cycle', 'bytes/cycle', 'lines/cycle' (all per SM), 'GB/s',
                'cycles'
     meaning    one line
     work       per warp and time round the loop, in the unit (bytes for GB/s, steps for cycles)
@@ -139,14 +141,14 @@ PROBES = (
           model=True),
     Probe("FMA, 8x8 outer product by columns", "outer_columns", _FMA, "cells visited column by column", _lanes("FFMA"), _fma_model, blocks=1,
           model=True),
-    Probe("register bank", "fma_three_reads", "registers/cycle", "operands read from the busier of the two register banks",
+    Probe("register bank", "fma_three_reads", "regs/cycle", "operands read from the busier of the two register banks",
           lambda loop: max(loop.reads), lambda d, loop: d.partitions, "register bank", blocks=2),
-    Probe("issue", "issue", "instructions/cycle", "warp instructions issued: 3 multiply-adds to 1 logic instruction",
+    Probe("issue", "issue", "inst/cycle", "warp instructions issued: 3 multiply-adds to 1 logic instruction",
           lambda loop: loop.count(), lambda d, loop: d.partitions, "issue", blocks=2),
     Probe("ALU", "alu", "lanes/cycle", "logic instructions", _lanes("LOP3"), lambda d, loop: d.alu_lanes, "ALU pipe", blocks=4),
-    Probe("LSU", "shared_uniform", "instructions/cycle", "shared loads of one word for all lanes", lambda loop: loop.count("LDS"),
+    Probe("LSU", "shared_uniform", "inst/cycle", "shared loads of one word for all lanes", lambda loop: loop.count("LDS"),
           lambda d, loop: d.lsu_instructions, "LSU", blocks=4),
-    Probe("LSU, shuffles", "shuffle", "instructions/cycle", "shuffles between lanes", lambda loop: loop.count("SHFL"), blocks=4),
+    Probe("LSU, shuffles", "shuffle", "inst/cycle", "shuffles between lanes", lambda loop: loop.count("SHFL"), blocks=4),
     Probe("shared, 32-bit loads", "shared_32", _BYTES, "no bank conflicts", lambda loop: loop.bytes("LDS"),
           lambda d, loop: 128 * d.data_wavefronts, "data stage", 1 / 128, blocks=4),
     Probe("shared, 64-bit loads", "shared_64", _BYTES, "no bank conflicts", lambda loop: loop.bytes("LDS"),
@@ -205,17 +207,42 @@ def compile(device: Device, nvcc: str | None = None) -> Binary:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One launch of a probe.
+class Timed:
+    """Launches of a probe, all alike.
 
-    seconds  event time
-    rate     work per SM and cycle, the median over the SMs (1 / cycles a step for a latency)
-    clock    MHz: cycles an SM counted over the event time
+    ticks    int64, shape (launches, warps, 3): cycle at which a warp's loop started, at which it ended, and the SM that
+             counted them
+    seconds  event time of each launch
+    rounds   times round the loop
     """
 
-    seconds: float
-    rate: float
-    clock: float
+    ticks: np.ndarray
+    seconds: Sequence[float]
+    rounds: int
+
+    @property
+    def warps(self) -> int:
+        return self.ticks.shape[1]
+
+    def rates(self, work: float) -> list[float]:
+        """Work per SM and cycle of each launch, the median over its SMs, given the work of a warp in one time round."""
+        return [statistics.median(n * work * self.rounds / span for n, span in launch) for launch in self._sms]
+
+    @property
+    def clocks(self) -> list[float]:
+        """MHz of each launch: the cycles that an SM counted, over the event time."""
+        return [
+            statistics.median(span for _, span in sms) / s / 1e6 for sms, s in zip(self._sms, self.seconds, strict=True)
+        ]
+
+    @cached_property
+    def _sms(self) -> list[list[tuple[int, int]]]:
+        """Per launch and SM: (warps, cycles from the first start to the last end)."""
+        found = []
+        for launch in self.ticks:
+            parts = [launch[launch[:, 2] == sm] for sm in np.unique(launch[:, 2])]
+            found.append([(len(x), int(x[:, 1].max() - x[:, 0].min())) for x in parts])
+        return found
 
 
 @dataclass(frozen=True)
@@ -252,34 +279,19 @@ class Roof:
         return self.value / self.specified if self.specified else None
 
 
-def sample(ticks: np.ndarray, work_per_warp: float, seconds: float) -> Sample:
-    """What one launch's clock readings say. ticks: int, shape (warps, 3): start, end, SM; start and end in cycles of that SM.
-
-    An SM's rate is the work of its warps over the cycles from its first start to its last end.
-    """
-    rates, spans = [], []
-    for sm in np.unique(ticks[:, 2]):
-        mine = ticks[ticks[:, 2] == sm]
-        span = int(mine[:, 1].max() - mine[:, 0].min())
-        spans.append(span)
-        rates.append(len(mine) * work_per_warp / span)
-    return Sample(seconds, statistics.median(rates), statistics.median(spans) / seconds / 1e6)
-
-
-def roof(
-    probe: Probe, loop: Loop, device: Device, rounds: int, warps: int, samples: Sequence[Sample], **state: Any
-) -> Roof:
-    """A probe's roof from its samples. rounds: times round the loop; warps: in the whole grid; state: clock_mhz, power_w, flags."""
+def roof(probe: Probe, loop: Loop, device: Device, timed: Timed, **state: Any) -> Roof:
+    """A probe's roof. state: clock_mhz, power_w, flags."""
+    work = probe.work(loop)
     if probe.unit == "GB/s":
-        values = [probe.work(loop) * rounds * warps / s.seconds / 1e9 for s in samples]
+        values = [work * timed.rounds * timed.warps / s / 1e9 for s in timed.seconds]
     elif probe.unit == "cycles":
-        values = [1 / s.rate for s in samples]
+        values = [1 / rate for rate in timed.rates(work)]
     else:
-        values = [s.rate for s in samples]
+        values = timed.rates(work)
     return Roof(
         probe.name, probe.kernel, probe.unit, probe.meaning, statistics.median(values), min(values), max(values),
         probe.specified(device, loop), probe.model, probe.resource, probe.scale,
-        cycles_mhz=statistics.median(s.clock for s in samples), samples=tuple(values), **state,
+        cycles_mhz=statistics.median(timed.clocks), samples=tuple(values), **state,
     )  # fmt: skip
 
 
@@ -314,3 +326,89 @@ def recorded_widths(device: Device) -> dict[str, float]:
     """Widths for harness.bounds from the recorded roofs of a device; empty where none are recorded."""
     run = recorded(device)
     return widths(from_manifest(run.manifest)) if run else {}
+
+
+@dataclass
+class Result:
+    """What `make roofs` gives: the roofs of one GPU, in the order of PROBES. path: the run directory, or None."""
+
+    id: str
+    device: Device
+    gpu: str
+    roofs: list[Roof]
+    path: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.id, "device": self.device.name, "gpu": self.gpu, "roofs": [asdict(r) for r in self.roofs],
+            "widths": widths(self.roofs), "path": str(self.path) if self.path else None,
+        }  # fmt: skip
+
+
+def run(
+    gpu: str | int | None = None,
+    out: str | Path | None = None,
+    nvcc: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> Result:
+    """Measure every roof of a GPU and record the run.
+
+    gpu: index or UUID, the first one for None. out: the run directory (default profiles/roofs/RUN). Raises TilescopeError
+    where there is no GPU or PyCUDA, memory does not suffice, or the run cannot be recorded.
+    """
+    from .gpu import devices, probes
+    from .gpu.driver import Session
+
+    started = time.time()
+    id = record.new_id(KIND, gpu)
+    path = record.destination(out, KIND, id)
+    chosen = devices.find(gpu)
+    binary = compile(chosen.device, nvcc)
+    chosen.check_runs(binary.compiler)
+    with Session(chosen) as session:
+        found = probes.measure(session, binary, chosen.device, progress=progress)
+    result = Result(id, chosen.device, chosen.name, found)
+    result.path = _record(result, path, binary, started)
+    return result
+
+
+def _record(result: Result, path: Path, binary: Binary, started: float) -> Path:
+    summary = result.to_json()
+    del summary["path"], summary["run"]
+    where = environment.describe()
+    manifest = {
+        "id": result.id, "kind": KIND, "started": record.timestamp(started), "ended": record.timestamp(time.time()), "environment": where,
+        "sass": binary.hash, "nvcc": binary.compiler, **summary,
+    }  # fmt: skip
+    row = {
+        "run": result.id, "kind": KIND, "arch": result.device.arch, "device": result.device.name, "nvcc": binary.compiler,
+        "sass": binary.hash, "started": manifest["started"], "ended": manifest["ended"],
+    }  # fmt: skip
+    rows = [(result.id, r.kernel, r.name, None, r.value, r.unit, "timing") for r in result.roofs]
+    samples = [(result.id, r.name, n, value) for r in result.roofs for n, value in enumerate(r.samples)]
+    tables = {
+        "runs": pd.DataFrame([row]),
+        "values": record.frame(record.VALUES, rows),
+        "samples": pd.DataFrame(samples, columns=["run", "roof", "sample", "value"]),
+    }
+    files = {"roofs.txt": render(result), "sass.txt": binary.sass(), "kernel.cubin": binary.cubin}
+    return record.write(path, manifest, tables, files)
+
+
+def render(result: Result, width: int = 100, colour: bool = False) -> str:
+    """The roofs as a table."""
+    from .report import Page, figure
+
+    page = Page(width, colour)
+    page.section("Roofs", f"what {result.gpu} gives at most; per SM where the unit says cycle")
+    rows = []
+    for r in result.roofs:
+        beside = "-" if r.specified is None else f"{'model ' if r.model else ''}{figure(r.specified)}"
+        share = "-" if r.share is None else f"{r.share:.1%}"
+        spread = f"{(r.high - r.low) / r.value:.1%}"
+        rows.append((r.name, figure(r.value, 4), r.unit, spread, beside, share, f"{r.clock_mhz or r.cycles_mhz:,.0f}"))
+    page.table(["<roof", "value", "<unit", "spread", "specified", "share", "MHz"], rows)
+    page.say("spread: largest less least of the launches; MHz: SM clock by NVML, else by the SM's own counter", "dim")
+    for flag in dict.fromkeys(flag for r in result.roofs for flag in r.flags):
+        page.say(f"{flag}: {', '.join(r.name for r in result.roofs if flag in r.flags)}", "yellow")
+    return page.text()

@@ -183,11 +183,11 @@ def test_pointer_chase_follows_the_ring(binary):
         assert left == first + int(order[(at + n * roofs.CHASE) % places]) * stride
 
 
-def test_sample_takes_each_sm_by_its_own_clock():
-    ticks = np.array([[100, 1100, 0], [120, 1100, 0], [5, 1005, 7], [5, 1005, 7]])
-    s = roofs.sample(ticks, work_per_warp=2000.0, seconds=1e-6)
-    assert s.rate == pytest.approx(4.0)
-    assert s.clock == pytest.approx(1000.0)
+def test_each_sm_is_taken_by_its_own_clock():
+    ticks = np.array([[[100, 1100, 0], [120, 1100, 0], [5, 1005, 7], [5, 1005, 7]]])
+    timed = roofs.Timed(ticks, [1e-6], rounds=10)
+    assert timed.rates(work=200.0) == [pytest.approx(4.0)]
+    assert timed.clocks == [pytest.approx(1000.0)]
 
 
 def a_roof(**changes) -> roofs.Roof:

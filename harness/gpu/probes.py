@@ -16,7 +16,7 @@ from ..errors import TilescopeError
 from ..measurement import Telemetry
 from ..occupancy import occupancy
 from ..problem import Problem
-from ..roofs import CHASES, STREAMS, THREADS, Loop, Probe, Roof
+from ..roofs import CHASES, STREAMS, THREADS, Loop, Probe, Roof, Timed
 from ..stage import Launch
 from ..toolchain import Binary
 from .clocks import REASONS, Monitor, Sampler
@@ -85,12 +85,11 @@ class Bench:
         held = occupancy(self.binary.kernel(probe.kernel), launch, self.device)
         return self.device.sms * min(probe.blocks, *held.limits.values()), THREADS
 
-    def run(self, probe: Probe) -> tuple[list[roofs.Sample], int, int, Telemetry]:
-        """(samples, rounds of each, warps, telemetry) of a probe."""
+    def run(self, probe: Probe) -> tuple[Timed, Telemetry]:
+        """LAUNCHES launches of a probe, after a warm-up."""
         blocks, threads = self.grid(probe)
         warps = blocks * max(1, threads // roofs.LANES)
         ring = _Ring(self, probe) if probe.kernel in CHASES else None
-        work = probe.work(Loop.of(self.binary.kernel(probe.kernel)))
 
         def prepared(rounds: int, ticks: int) -> Callable[[], None]:
             if probe.kernel in STREAMS:
@@ -115,12 +114,7 @@ class Bench:
             ring.check()
         ticks = np.empty((LAUNCHES, warps, 3), np.int64)
         self.session.cuda.memcpy_dtoh(ticks, self.ticks)
-        return (
-            [roofs.sample(t, rounds * work, s) for t, s in zip(ticks, seconds, strict=True)],
-            rounds,
-            warps,
-            telemetry,
-        )
+        return Timed(ticks, seconds, rounds), telemetry
 
     def _calibrate(self, probe: Probe, prepared: Callable[[int, int], Callable[[], None]]) -> int:
         """Times round the loop that take about SECONDS."""
@@ -217,14 +211,14 @@ def _measure(bench: Bench, note: Callable[[float, str], None]) -> list[Roof]:
         key = probe.kernel, probe.set(bench.device) if probe.set else 0
         if key not in runs:
             runs[key] = bench.run(probe)
-        samples, rounds, warps, telemetry = runs[key]
-        loop = Loop.of(bench.binary.kernel(probe.kernel))
+        timed, telemetry = runs[key]
         state = {
             "clock_mhz": _median(telemetry.clock_mhz),
             "power_w": _median(telemetry.power_w),
             "flags": _flags(telemetry),
         }
-        found.append(roofs.roof(probe, loop, bench.device, rounds, warps, samples, **state))
+        loop = Loop.of(bench.binary.kernel(probe.kernel))
+        found.append(roofs.roof(probe, loop, bench.device, timed, **state))
     return found
 
 
