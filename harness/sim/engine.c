@@ -44,7 +44,7 @@ typedef struct {
   Source s[4];
   i32 ps[4], pn[4];
 } Ins;
-typedef struct { i64 executed, threads, on, requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal; } Count;
+typedef struct { i64 executed, threads, on, requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal, data_wavefronts; } Count;
 typedef struct { i32 kind, pc, warp, lane, other_pc, other_warp, other_lane, hazard; i64 block; u64 address; } Fault;
 
 typedef struct { i32 pc, warp; u32 epoch, mask; u64 address[32]; u32 value[4][32]; } Trace;  /* one executed access to global or shared memory */
@@ -145,7 +145,7 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
     u64 exact[32]; int m = 0;
     for (int l = 0; l < 32; l++) if (mask >> l & 1) exact[m++] = rel[l];
     p->sectors_ideal = (distinct(exact, m) * width + 31) / 32;
-    if (kind) count_shared(p, first, width, kind == 2);
+    count_shared(p, first, width, kind != 1);  /* the data stage serves global memory by banks too, without the pair rule */
     if (width < 4) p->lane[127] = low;
   }
   if (!kind) {
@@ -182,7 +182,9 @@ typedef struct {
 
 typedef struct {
   Job *job; Count *count, *scratch, *total; Patterns *patterns; Warp *warps; u32 *shared; Shadow shadow; u32 *shadow_words;
-  u32 *local; u32 clock, epoch; int async; u8 *async_owner; i64 block; int me; Fault fault, uninitialised;
+  u32 *local; u32 clock, epoch; u8 *async_owner, *queued;
+  u32 *pending; size_t npending;  /* words that a cp.async has written and that no wait and barrier have settled */
+  i64 block; int me; Fault fault, uninitialised;
 } Worker;
 
 static int fail(Worker *K, int kind, int pc, int lane, u64 address) {
@@ -230,10 +232,23 @@ static int inspect(Worker *K, Warp *W, const Pattern *p, u32 base, int pc, int s
   return 0;
 }
 
+/* At a barrier: a copy whose group has been waited for is from now on like a store at the time of that wait. */
+static void settle(Worker *K) {
+  size_t left = 0;
+  for (size_t i = 0; i < K->npending; i++) {
+    u32 w = K->pending[i], group = K->shadow.async[w] - 1; const Warp *V = &K->warps[K->async_owner[w]];
+    if (!K->shadow.async[w]) K->queued[w] = 0;  /* stored to since */
+    else if ((i32)(V->completed - group) <= 0) K->pending[left++] = w;
+    else { K->shadow.async[w] = K->queued[w] = 0; K->shadow.written[w] = V->completed_at[group % GROUPS]; }
+  }
+  K->npending = left;
+}
+
 /* Checks and records one access to shared memory; 1 on a fault. */
 static int touch(Worker *K, Warp *W, const Pattern *p, u32 first, int pc, int store, int async) {
-  Shadow *S = &K->shadow; u32 base = first >> 2, epoch = K->epoch, span = W->run - epoch, clock = K->clock, run = W->run, who = (u32)pc << 8, bad = K->async;
+  Shadow *S = &K->shadow; u32 base = first >> 2, epoch = K->epoch, span = W->run - epoch, clock = K->clock, run = W->run, who = (u32)pc << 8, bad = 0;
   int n = p->nwords;
+  if (K->npending) for (int i = 0; i < n; i++) bad |= S->async[base + p->word[i]];
   if (!store) {
     u32 *written = S->written, *read = S->read, *read_who = S->read_who, *other = S->other, *other_who = S->other_who;
     if (p->dense) {
@@ -263,11 +278,12 @@ static int touch(Worker *K, Warp *W, const Pattern *p, u32 first, int pc, int st
   }
   if (bad && inspect(K, W, p, base, pc, 1)) return 1;
   for (int i = 0; i < n; i++) { u32 w = base + p->word[i]; S->written[w] = clock; S->written_who[w] = who | p->lane[i]; }
-  if (async | K->async) for (int i = 0; i < n; i++) {
+  if (async) for (int i = 0; i < n; i++) {
     u32 w = base + p->word[i];
-    S->async[w] = async ? W->committed + 1 : 0; K->async_owner[w] = K->me;
+    S->async[w] = W->committed + 1; K->async_owner[w] = K->me;
+    if (!K->queued[w]) { K->queued[w] = 1; K->pending[K->npending++] = w; }
   }
-  K->async |= async;
+  else if (K->npending) for (int i = 0; i < n; i++) S->async[base + p->word[i]] = 0;
   return 0;
 }
 
@@ -587,6 +603,8 @@ static int run_warp(Worker *K, Warp *W) {
         Pattern *p = pattern(&K->patterns[I->slot], address, on, width, 0);
         u32 phase = (address[__builtin_ctz(on)] & 127) >> 2;
         c->requests++; c->sectors += p->sectors[phase]; c->lines += p->lines[phase]; c->sectors_ideal += p->sectors_ideal;
+        if (I->op != OP_LDGSTS) c->data_wavefronts += p->wavefronts;
+        if (I->op != OP_LDGSTS)
         if (check_global(K, on, pc, word, width, I->op == OP_STG ? WRITABLE : READABLE, p->contiguous)) return 1;
         u32 *mem = J->memory;
         if (I->op == OP_LDG) {
@@ -724,7 +742,7 @@ static int run_block(Worker *K) {
   Job *J = K->job; int nthreads = J->block[0] * J->block[1] * J->block[2], nwarps = (nthreads + 31) / 32;
   i64 x = K->block % J->grid[0], y = K->block / J->grid[0] % J->grid[1], z = K->block / J->grid[0] / J->grid[1];
   size_t words = J->shared_high / 4 + 1;
-  K->clock = K->epoch = 1; K->uninitialised.kind = 0; K->async = 0;
+  K->clock = K->epoch = 1; K->uninitialised.kind = 0; K->npending = 0; memset(K->queued, 0, words);
   memset(K->shadow_words, 0, SHADOWS * words * 4);
   for (int w = 0; w < nwarps; w++) {
     Warp *W = &K->warps[w];
@@ -767,6 +785,7 @@ static int run_block(Worker *K) {
         K->fault.other_pc = V->split[i].pc - (V->split[i].state == AT_BAR); K->fault.other_lane = __builtin_ctz(V->split[i].lanes); break; }
       return 1;
     }
+    settle(K);
     K->epoch = K->clock;
     for (int w = 0; w < nwarps; w++) {
       Warp *W = &K->warps[w];
@@ -802,11 +821,11 @@ int engine_run(Job *J, Count *counts, Fault *fault) {
     K[i].scratch = calloc(J->ncode, sizeof(Count)); K[i].total = calloc(J->ncode, sizeof(Count));
     K[i].patterns = aligned_alloc(64, ((J->nslots + 1) * sizeof(Patterns) + 63) / 64 * 64);
     K[i].warps = aligned_alloc(64, (nwarps * sizeof(Warp) + 63) / 64 * 64);
-    K[i].shared = calloc(words, 4); K[i].shadow_words = calloc(words, SHADOWS * 4); K[i].async_owner = calloc(words, 1);
+    K[i].shared = calloc(words, 4); K[i].shadow_words = calloc(words, SHADOWS * 4); K[i].async_owner = calloc(words, 1); K[i].pending = calloc(words, 4); K[i].queued = calloc(words, 1);
     u32 **part = (u32 **)&K[i].shadow;
     for (int k = 0; k < SHADOWS; k++) part[k] = K[i].shadow_words + k * words;
     K[i].local = calloc((size_t)nwarps * J->local_words + 1, 128);
-    ok &= K[i].scratch && K[i].total && K[i].patterns && K[i].warps && K[i].shared && K[i].shadow_words && K[i].async_owner && K[i].local;
+    ok &= K[i].scratch && K[i].total && K[i].patterns && K[i].warps && K[i].shared && K[i].shadow_words && K[i].async_owner && K[i].pending && K[i].queued && K[i].local;
     if (ok) { memset(K[i].patterns, 0, (J->nslots + 1) * sizeof(Patterns)); memset(K[i].warps, 0, nwarps * sizeof(Warp)); }
     for (int w = 0; ok && w < nwarps; w++) K[i].warps[w].local = (i32 *)(K[i].local + (size_t)w * J->local_words * 32);
   }
@@ -822,19 +841,19 @@ int engine_run(Job *J, Count *counts, Fault *fault) {
       for (size_t k = 0; k < J->ncode * sizeof(Count) / 8; k++) ((i64 *)counts)[k] += ((i64 *)K[i].total)[k];
     }
   }
-  for (int i = 0; i < n; i++) { free(K[i].scratch); free(K[i].total); free(K[i].patterns); free(K[i].warps); free(K[i].shared); free(K[i].shadow_words); free(K[i].async_owner); free(K[i].local); }
+  for (int i = 0; i < n; i++) { free(K[i].scratch); free(K[i].total); free(K[i].patterns); free(K[i].warps); free(K[i].shared); free(K[i].shadow_words); free(K[i].async_owner); free(K[i].pending); free(K[i].queued); free(K[i].local); }
   free(K); free(thread);
   return fault->kind;
 }
-/* One access by itself: {requests, sectors, lines, sectors_ideal, wavefronts, groups} for 32 addresses. kind: 0 global, 1 shared load, 2 shared store. */
+/* One access by itself: {requests, sectors, lines, sectors_ideal, wavefronts, groups, data_wavefronts} for 32 addresses. kind: 0 global, 1 shared load, 2 shared store. */
 void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) {
-  memset(out, 0, 6 * sizeof *out);
+  memset(out, 0, 7 * sizeof *out);
   if (!mask) return;
   Patterns *set = aligned_alloc(64, (sizeof *set + 63) / 64 * 64);
   memset(set, 0, sizeof *set);
   Pattern *p = pattern(set, address, mask, width, kind);
   u32 phase = (address[__builtin_ctz(mask)] & 127) >> 2;
-  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = p->wavefronts; out[5] = p->groups;
+  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->groups : 0; out[6] = p->wavefronts;
   free(set);
 }
 void engine_sizes(i32 *out) { out[0] = sizeof(Ins); out[1] = sizeof(Job); out[2] = sizeof(Count); out[3] = sizeof(Fault); out[4] = sizeof(Trace); }

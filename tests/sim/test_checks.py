@@ -194,3 +194,23 @@ def test_mixed_axes_are_wrong_only_for_non_square_blocks():
     go(BX=16, BY=16)
     with pytest.raises(Fault, match="not written"):
         go(BX=32, BY=8)
+
+
+def test_a_ring_of_cp_async_without_barriers(execute):
+    """One warp copies, waits and overwrites the same words many times: its own words need no barrier."""
+    body = (
+        "float sum = 0; for (int k = 0; k < 300; k++) {\nunsigned a = __cvta_generic_to_shared(s + t);\n"
+        'asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.commit_group; cp.async.wait_group 0;" :: "r"(a), "l"(B + t) : "memory");\n'
+        "sum += s[t]; if (k & 1) s[t] = 0; }\nC[t] = sum;"
+    )
+    execute(T + body, before="static __shared__ float s[32];")
+
+
+def test_a_copy_still_under_way_over_a_barrier(execute):
+    """Two groups, one of them waited for: the words of the other are not there yet, barrier or not."""
+    copy = 'a = __cvta_generic_to_shared(s + t + {0}); asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.commit_group;" :: "r"(a), "l"(B + t) : "memory");\n'
+    body = "unsigned a;\n" + copy.format(0) + copy.format(64) + 'asm volatile("cp.async.wait_group 1;" ::: "memory");\n__syncthreads();\n'
+    shape = WIDE | {"before": "static __shared__ float s[128];"}
+    execute(T + body + "C[t] = s[63 - t];", **shape)
+    f = fault(execute, body + "C[t] = s[127 - t];", **shape)
+    assert f.kind == "missing cp.async wait" and f.other_line == 7

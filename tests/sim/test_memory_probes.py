@@ -32,3 +32,13 @@ def test_probe(probe, base):
     else:
         assert cost["wavefronts"] == int(probe["wavefronts"])
         assert cost["wavefronts"] - cost["wavefronts_ideal"] == int(probe["bank_conflicts"])
+
+
+@pytest.mark.parametrize(
+    "stride, width, passes",
+    [(4, 4, 1), (0, 4, 1), (128, 4, 32), (132, 4, 1), (8, 8, 2), (16, 16, 4), (0, 16, 4), (64, 4, 16)],
+)
+def test_global_memory_passes_the_data_stage_by_banks(stride, width, passes):
+    """Timed on an H200: lines in different banks take one pass, a broadcast of 16 bytes takes its four quarters."""
+    cost = engine.load().access(np.arange(32) * stride, 0xFFFFFFFF, width, "global")
+    assert cost["data_wavefronts"] == passes and cost["wavefronts"] == 0
