@@ -18,8 +18,8 @@ extern "C" __global__ void naive(int M, int N, int K, float alpha, const float* 
                                  float beta, float* C, int ldc)
 {
     // Rows are counted downwards: every factor is a .y. The block shape comes from the launch.
-    unsigned row = blockIdx.y * blockDim.y + threadIdx.y;
-    unsigned col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
 
     // The grid is rounded up to whole blocks, so the last ones hang over the edge of C.
     if (row >= M || col >= N)

@@ -16,8 +16,8 @@ extern "C" __global__ void naive_uncoalesced(int M, int N, int K, float alpha, c
                                              int ldb, float beta, float* C, int ldc)
 {
     // The one difference to `naive`: block and thread index are swapped together, so the answer stays right.
-    unsigned row = blockIdx.x * blockDim.x + threadIdx.x;
-    unsigned col = blockIdx.y * blockDim.y + threadIdx.y;
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    int col = blockIdx.y * blockDim.y + threadIdx.y;
 
     if (row >= M || col >= N)
         return;

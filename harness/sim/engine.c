@@ -604,7 +604,6 @@ static int run_warp(Worker *K, Warp *W) {
         u32 phase = (address[__builtin_ctz(on)] & 127) >> 2;
         c->requests++; c->sectors += p->sectors[phase]; c->lines += p->lines[phase]; c->sectors_ideal += p->sectors_ideal;
         if (I->op != OP_LDGSTS) c->data_wavefronts += p->wavefronts;
-        if (I->op != OP_LDGSTS)
         if (check_global(K, on, pc, word, width, I->op == OP_STG ? WRITABLE : READABLE, p->contiguous)) return 1;
         u32 *mem = J->memory;
         if (I->op == OP_LDG) {
