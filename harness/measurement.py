@@ -25,6 +25,7 @@ FLAGS = {
     "busy": "other work was on the GPU",
     "no-telemetry": "NVML gave no clock, power and temperature",
     "unheld": "launches could not be queued behind the blocking kernel: times hold launch overhead",
+    "part-cold": "so small that the sets of inputs that are rotated do not fill twice the L2",
     "zeros": "inputs are zeros, which draws less power than data does and so runs at a higher clock",
     "accumulates": "beta is not 0: C grew from launch to launch while it was timed",
     "wrong": "C is wrong: not timed",

@@ -148,14 +148,14 @@ def _process(request: Request) -> Iterator[tuple[subprocess.Popen, Connection]]:
     from_it, to_us = os.pipe()
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, map(str, sys.path))])
-    command = [sys.executable, "-m", "harness.gpu.worker", str(from_us), str(to_us)]
+    command = [sys.executable, "-c", "from harness.gpu.worker import main; main()", str(from_us), str(to_us)]
     try:
         process = subprocess.Popen(
             command,
             pass_fds=(from_us, to_us),
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
     except (OSError, ValueError) as e:

@@ -147,7 +147,7 @@ class CublasLt(_Library):
         _, best = min(found)
         what = self._describe(results.ptr + best * size)
         self._chosen[problem] = (results, results.ptr + best * size, what)
-        self.detail = f"{self._version}, {what}, {best + 1} of {len(found)} proposed"
+        self.detail = f"{self._version}, {what}, the fastest of {len(found)}"
 
     def bind(self, problem: Problem, sets: Buffers) -> Callable[[], None]:
         if problem not in self._chosen:

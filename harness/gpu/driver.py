@@ -26,7 +26,7 @@ from .devices import Gpu
 DOMAIN = "tilescope"
 """NVTX domain of every range."""
 GUARD = 256 * 1024
-"""Bytes of pattern on either side of a matrix; a multiple of what cuMemAlloc aligns to."""
+"""Most bytes of pattern on either side of a matrix; a small matrix has bands of about its own size."""
 PATTERN = 0x7FA5A5A5
 """Guard word: a NaN, so that a kernel which reads a guard band shows it in C."""
 TIMEOUT = 60.0
@@ -191,20 +191,26 @@ class Matrix:
         self.session, self.name, self.rows, self.ld = session, name, rows, ld
         self.bytes = 4 * rows * ld
         self.block = session.allocate(self.footprint(rows, ld))
-        self.address = int(self.block) + GUARD
+        self.address = int(self.block) + self.band(rows, ld)
+        self._head_words = self.band(rows, ld) // 4
         self._tail = self.address + self.bytes
         self._tail_words = (int(self.block) + self.footprint(rows, ld) - self._tail) // 4
         self.guard()
 
     @staticmethod
+    def band(rows: int, ld: int) -> int:
+        """Bytes of a guard band: a multiple of 512, so that the matrix is as aligned as cuMemAlloc's own block."""
+        return max(4096, min(GUARD, -(-4 * rows * ld // 512) * 512))
+
+    @staticmethod
     def footprint(rows: int, ld: int) -> int:
         """Bytes taken, guard bands included."""
-        return 2 * GUARD + -(-4 * rows * ld // 512) * 512
+        return 2 * Matrix.band(rows, ld) + -(-4 * rows * ld // 512) * 512
 
     def guard(self) -> None:
         """Write the pattern into both guard bands."""
         with _explained(f"guarding {self.name}"):
-            self.session.cuda.memset_d32(int(self.block), PATTERN, GUARD // 4)
+            self.session.cuda.memset_d32(int(self.block), PATTERN, self._head_words)
             self.session.cuda.memset_d32(self._tail, PATTERN, self._tail_words)
 
     def put(self, values: np.ndarray) -> None:
@@ -226,16 +232,18 @@ class Matrix:
 
     def damage(self) -> str:
         """Where a guard band was written, in words, or nothing."""
-        before, after = np.empty(GUARD // 4, np.uint32), np.empty(self._tail_words, np.uint32)
+        before, after = np.empty(self._head_words, np.uint32), np.empty(self._tail_words, np.uint32)
         with _explained(f"reading the guard bands of {self.name}"):
             self.session.cuda.memcpy_dtoh(before, int(self.block))
             self.session.cuda.memcpy_dtoh(after, self._tail)
-        wrong = np.flatnonzero(before != PATTERN)
-        if wrong.size:
-            return f"{wrong.size:,} words before {self.name} were written, the nearest {4 * (before.size - int(wrong[-1])):,} bytes before it"
-        wrong = np.flatnonzero(after != PATTERN)
-        if wrong.size:
-            return f"{wrong.size:,} words behind {self.name} were written, the nearest {4 * int(wrong[0]):,} bytes behind its end"
+        for side, wrong in (
+            ("before", np.flatnonzero(before != PATTERN)[::-1]),
+            ("behind", np.flatnonzero(after != PATTERN)),
+        ):
+            if wrong.size:
+                words = f"{wrong.size:,} words" if wrong.size > 1 else "a word"
+                off = 4 * (before.size - int(wrong[0])) if side == "before" else 4 * int(wrong[0])
+                return f"{words} {side} {self.name} {'were' if wrong.size > 1 else 'was'} written, {off:,} bytes {'before it' if side == 'before' else 'past its end'}"
         return ""
 
     def free(self) -> None:
@@ -315,8 +323,8 @@ def buffers(session: Session, problem: Problem, count: int = 1) -> Iterator[list
         for _ in range(count):
             sets.append(Buffers(session, problem))
         yield sets
-    except Hang:
-        sets.clear()
+    except (Hang, KernelFault):
+        sets.clear()  # freeing would wait for ever, or fail
         raise
     finally:
         for x in sets:

@@ -31,6 +31,8 @@ CHECK_EVERY = 5
 WARM_S = 0.3
 """Least time of a warm-up: an idle GPU takes about this long to reach its clock."""
 WARM_LIMIT_S = 3.0
+MAX_SETS = 2048
+"""Sets of buffers that are rotated at most: below about 70^3 they then fill less than twice the L2."""
 
 _HOLD = """.version 6.3
 .target sm_75
@@ -129,10 +131,10 @@ class Rounds:
 
 
 def sets_needed(problem: Problem, l2_bytes: int, cold: bool) -> int:
-    """Sets of A, B and C that together are at least twice the L2, and never fewer than two; one where they may stay in cache."""
+    """Sets of A, B and C that together are at least twice the L2, at least 2 and at most MAX_SETS; one where they may stay in cache."""
     if not cold:
         return 1
-    return max(2, math.ceil(2 * l2_bytes / (4 * sum(rows * ld for rows, ld in problem.shapes.values()))))
+    return min(MAX_SETS, max(2, math.ceil(2 * l2_bytes / problem.bytes)))
 
 
 def batch_size(ms: float, launches: int) -> int:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from .. import stage as stages
-from .. import toolchain
 from ..accuracy import Accuracy
 from ..errors import TilescopeError
 from ..measurement import Point
@@ -71,22 +70,24 @@ class Request:
     nvcc: Path | None = None
 
 
-def serve(request: Request, send: Send) -> None:
+def serve(request: Request, send: Send, leave: Callable[[], None] = lambda: None) -> None:
     """Do what is asked, sending messages:
 
     ('doing', words, seconds it may take)       ('progress', words)        ('warning', words)
     ('gpu', facts)                              what NVML says of the GPU and its driver
     ('refused', key, words, remedy)             that entry cannot take part
     ('point', problem index, key, Point)        done, or found to be wrong
-    ('fault', problem index, key, words, remedy)   a crash or a hang; Hang or KernelFault is raised after it
+    ('fault', problem index, key, words, remedy)   a crash or a hang
+
+    After a fault `leave` is called, which in a process of its own ends that; else KernelFault or Hang is raised.
     """
     with Session(request.gpu, request.timeout) as session:
-        _Server(request, session, send).run()
+        _Server(request, session, send, leave).run()
 
 
 class _Server:
-    def __init__(self, request: Request, session: Session, send: Send) -> None:
-        self.request, self.session, self.send = request, session, send
+    def __init__(self, request: Request, session: Session, send: Send, leave: Callable[[], None]) -> None:
+        self.request, self.session, self.send, self.leave = request, session, send, leave
         self.monitor = clocks.Monitor(request.gpu)
         self.contenders: dict[str, Contender] = {}
         self.entries = {e.key: e for e in request.entries}
@@ -167,6 +168,16 @@ class _Server:
                     self._duel(work, r.rival, rival, None, sets)
                 self.send(("point", index, r.rival, rival))
 
+    @contextmanager
+    def _blaming(self, index: int, key: str) -> Iterator[None]:
+        """Says of a crash or a hang inside the block which contender and problem it was."""
+        try:
+            yield
+        except (Hang, KernelFault) as e:
+            self.send(("fault", index, key, e.what, e.remedy))
+            self.leave()
+            raise
+
     def _exact(self, work: _Work, keys: list[str], target: Buffers) -> dict[str, tuple[Accuracy, str]]:
         """(how integer inputs came out, what was damaged) for each contender; nothing where fp32 cannot hold the product."""
         if work.problem.k > EXACT_K:
@@ -187,7 +198,7 @@ class _Server:
         """One product of a contender with C fresh: (C, damage)."""
         self.send(("doing", f"checking {self.entries[key].kernel} on {work.problem}", self.request.timeout + 60))
         target.matrices["C"].put(work.operands.c)
-        with _blaming(self.send, work.index, key):
+        with self._blaming(work.index, key):
             self.contenders[key].launch(work.problem, target)
         return target.read_back(work.operands)
 
@@ -196,13 +207,13 @@ class _Server:
         entry, contender, problem = self.entries[key], self.contenders[key], work.problem
         if isinstance(contender, cublas.CublasLt):
             self.send(("doing", f"choosing cublasLt's algorithm for {problem}", 120.0))
-            with _blaming(self.send, work.index, key):
+            with self._blaming(work.index, key):
                 contender.choose(problem, target, self._brief)
         c, damage = self._once(work, key, target)
         point = Point(
             contender.name, problem, contender.backend, dict(entry.tunables), entry.sass, cold=self.request.cold,
             accuracy=work.reference.check(c), exact=exact[0] if exact else None, detail=contender.detail,
-            damage="; ".join(filter(None, [damage, exact[1] if exact else ""])),
+            damage="; ".join(dict.fromkeys(filter(None, [damage, exact[1] if exact else ""]))),
         )  # fmt: skip
         for name, raised in (
             ("busy", self.busy),
@@ -232,7 +243,7 @@ class _Server:
                 self.send(("warning", f"the GPU did not cool to {r.cool:g} degrees C in time"))
         self.send(("doing", doing, 2 * r.limit + 20 * r.timeout))
         before = self.timer.unheld
-        with _blaming(self.send, work.index, key), clocks.Sampler(self.monitor) as sampler:
+        with self._blaming(work.index, key), clocks.Sampler(self.monitor) as sampler:
             other = self.contenders[r.rival] if rival is not None else None
             tick = lambda rounds: self.send(("progress", f"{doing}: {rounds} rounds"))  # noqa: E731
             found = timing.duel(self.timer, work.problem, sets, self.contenders[key], other, r.limit, tick)
@@ -247,6 +258,7 @@ class _Server:
         few = len(found.samples) < timing.LEAST_ROUNDS
         for name, raised in (
             ("unsettled", not found.settled), ("time-limit", not found.precise), ("few-rounds", few), ("unheld", self.timer.unheld > before),
+            ("part-cold", r.cold and len(sets) == timing.MAX_SETS),
         ):  # fmt: skip
             if raised:
                 point.flag(name)
@@ -281,16 +293,6 @@ def _mirror(point: Point, rival: Point) -> None:
         rival.flag(name)
 
 
-@contextmanager
-def _blaming(send: Send, index: int, key: str) -> Iterator[None]:
-    """Says of a crash or a hang inside the block which contender and problem it was."""
-    try:
-        yield
-    except (Hang, KernelFault) as e:
-        send(("fault", index, key, e.what, e.remedy))
-        raise
-
-
 def main() -> None:
     """Entry point of the process: file descriptors of the two pipes as arguments. Never returns: see the module's head."""
     from multiprocessing.connection import Connection
@@ -298,10 +300,8 @@ def main() -> None:
     source, sink = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
     status = 0
     try:
-        serve(source.recv(), sink.send)
+        serve(source.recv(), sink.send, leave=lambda: os._exit(3))
         sink.send(("done",))
-    except (Hang, KernelFault):
-        status = 3
     except TilescopeError as e:
         sink.send(("error", e.what, e.remedy))
     except (KeyboardInterrupt, BrokenPipeError):
@@ -319,7 +319,3 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main()
