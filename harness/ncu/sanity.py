@@ -37,8 +37,11 @@ def check(counted: Sequence[Counted], problem: Problem, launches: Sequence[Launc
             if why := _impossible(name, value):
                 marks[one.label, name] = why
         for small, scale, large, why in _ORDERED:
-            if {small, large} <= one.values.keys() and scale * one.values[small] > one.values[large] * (1 + 1e-9):
-                marks[one.label, large] = marks[one.label, small] = why
+            pair = ((one.label, small), (one.label, large))
+            if not {small, large} <= one.values.keys() or any(p in marks for p in pair):
+                continue
+            if scale * one.values[small] > one.values[large] * (1 + 1e-9):
+                marks |= dict.fromkeys(pair, why)
     if len(counted) == len(launches):
         marks |= _work(counted, problem, launches)
         marks |= _traffic(counted, problem, options)
