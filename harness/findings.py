@@ -188,7 +188,9 @@ def _uncoalesced(v: _View) -> list[Finding]:
 
 def _coalesce(v: _View, file: str, line: int, kind: str, excess: float) -> str:
     vector = _neighbours(v.on_line(file, line).instruction)
-    if vector:
+    if (
+        vector and v.launch.block[1] == 1
+    ):  # in a block of two dimensions an unrolled loop looks the same; its axes are at fault
         verb = "writes" if kind == "store" else "reads"
         return f"A thread {verb} {vector} neighbouring words one at a time: use float4, or let neighbouring threads take neighbouring words."
     p = v.problem
