@@ -22,6 +22,7 @@ from .problem import DISTRIBUTIONS
 JSON = Option("json", "write the result as JSON to this file; - prints it instead of the text")
 DEVICE = Option("device", "GPU to compile for and to draw bounds for", default="h200")
 NVCC = Option("nvcc", "CUDA compiler to use instead of the packaged one")
+GPU = Option("gpu", "GPU by index or UUID (default: the first)")
 KERNEL = Option("kernel", "stage: a name from `list`, or a path to a stage file")
 PROBLEM = (
     Option("size", "M, N and K, when they are equal (default 1024)", integer),
@@ -266,6 +267,36 @@ def sanitize(args: argparse.Namespace) -> int:
         output.json(result.to_json())
     output.text(gpu_report.render_sanitized(result, **_terminal()))
     return 0 if result.ok else 1 if result.issues else 2
+
+
+@verb(
+    KERNEL, *PROBLEM,
+    Option("cubin", "machine code of the stage, compiled before; else it is compiled through PyCUDA"),
+    GPU, NVCC,
+    Option("timeout", "seconds a launch may take", number, 600.0),
+    bare="kernel", tunables=True,
+)  # fmt: skip
+def launch(args: argparse.Namespace) -> int:
+    """One product on the GPU under NVTX: what Nsight Compute wraps."""
+    from .gpu import cublas, driver
+    from .gpu.launch import launch
+
+    kernel = required(args.kernel, "launch")
+    chosen = {} if kernel in cublas.NAMES else tunables(args, kernel, "launch")
+    try:
+        done = launch(
+            kernel, _problem(args), chosen, gpu=args.gpu, cubin=args.cubin, nvcc=args.nvcc, timeout=_positive("TIMEOUT", args.timeout)
+        )  # fmt: skip
+    except (driver.Hang, driver.KernelFault) as e:
+        os._exit(_complain(e.what, e.remedy))  # any other way out would wait for the kernel
+    _write(f"{done}\n")
+    return 0 if done.ok else 1
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < float("inf"):
+        raise TilescopeError(f"{name}={value:g} is not more than 0.")
+    return value
 
 
 def _counters(args: argparse.Namespace) -> Any:
