@@ -77,7 +77,8 @@ class Measured:
             for name, value in c.values.items():
                 source = IMPLAUSIBLE if ncu.why(self.marks, c.label, name) else SOURCE
                 rows.append((c.label, name, None, value, self._unit(c, name), source))
-            rows += [(c.label, f"opcode: {opcode}", None, n, "inst", SOURCE) for opcode, n in c.opcodes.items()]
+            source = IMPLAUSIBLE if ncu.why(self.marks, c.label, "sass__inst_executed_per_opcode") else SOURCE
+            rows += [(c.label, f"opcode: {opcode}", None, n, "inst", source) for opcode, n in c.opcodes.items()]
             for name, table in c.per_pc.items():
                 source = IMPLAUSIBLE if ncu.why(self.marks, c.label, name) else SOURCE
                 rows += [(c.label, name, pc, v, self._unit(c, name), source) for pc, v in table.items() if v]

@@ -25,7 +25,9 @@ def tiled2d() -> tuple[dict, dict, Kernel, pd.DataFrame]:
     """(simulated, measured, kernel, counts) of the article's 2D kernel at 512."""
     r = RECORDED["tiled2d-512"]
     binary = toolchain.load(DATA / r["cubin"])
-    launch = Launch(r["function"], tuple(r["grid"]), tuple(r["block"]), tuple(r["tile"]), args=("A", "B", "C", "M", "N", "K"))
+    launch = Launch(
+        r["function"], tuple(r["grid"]), tuple(r["block"]), tuple(r["tile"]), args=("A", "B", "C", "M", "N", "K")
+    )
     problem = Problem(r["M"], r["N"], r["K"])
     done = sim.run(binary, [launch], problem, problem.operands(), blocks="count").launches[0]
     measured = {name: float(v) for name, v in r["metrics"].items()}
@@ -36,9 +38,18 @@ def tiled2d() -> tuple[dict, dict, Kernel, pd.DataFrame]:
 
 def test_every_counter_of_an_h200_agrees(tiled2d) -> None:
     simulated, measured, kernel, counts = tiled2d
-    found = {c.metric: c for c in agreement.compare("main", simulated, metrics.derived(measured), counts=counts, kernel=kernel)}
+    found = {
+        c.metric: c
+        for c in agreement.compare("main", simulated, metrics.derived(measured), counts=counts, kernel=kernel)
+    }
     assert all(c.ok for c in found.values()), [c for c in found.values() if not c.ok]
-    for exact in (*metrics.COUNTED_IN_CODE, metrics.REQUESTS_LD, metrics.SECTORS_ST, metrics.FFMA, metrics.SHARED_EXCESS):
+    for exact in (
+        *metrics.COUNTED_IN_CODE,
+        metrics.REQUESTS_LD,
+        metrics.SECTORS_ST,
+        metrics.FFMA,
+        metrics.SHARED_EXCESS,
+    ):
         assert found[exact].verdict == EQUAL
     assert found["sm__maximum_warps_per_active_cycle_pct"].verdict == EQUAL
 
@@ -72,7 +83,9 @@ def test_a_difference_names_its_line(tiled2d) -> None:
     at = next(i for i in kernel.instructions if i.base == "LDS")
     per_pc[metrics.SHARED][at.pc] += 1000
     changed = measured | {metrics.SHARED: measured[metrics.SHARED] + 1000}
-    found = {c.metric: c for c in agreement.compare("main", simulated, changed, per_pc=per_pc, counts=counts, kernel=kernel)}
+    found = {
+        c.metric: c for c in agreement.compare("main", simulated, changed, per_pc=per_pc, counts=counts, kernel=kernel)
+    }
     c = found[metrics.SHARED]
     assert c.verdict == DIFFERS and not c.ok
     (line,) = c.lines
@@ -107,14 +120,19 @@ def test_shared_limit_of_a_smaller_carveout() -> None:
     assert c.verdict == DIFFERS
 
 
-@pytest.mark.parametrize("achieved, verdict, words", [(31.0, EXPLAINED, "beside"), (10.0, EXPLAINED, "too few blocks"), (40.0, DIFFERS, "more warps")])
+@pytest.mark.parametrize(
+    "achieved, verdict, words",
+    [(31.0, EXPLAINED, "beside"), (10.0, EXPLAINED, "too few blocks"), (40.0, DIFFERS, "more warps")],
+)
 def test_achieved_beside_theoretical_occupancy(achieved: float, verdict: str, words: str) -> None:
     (c,) = agreement.compare("main", {agreement.THEORETICAL: 31.25}, {agreement.ACHIEVED: achieved})
     assert c.metric == agreement.ACHIEVED and c.verdict == verdict and words in c.why
 
 
 def test_an_implausible_value_is_not_compared() -> None:
-    (c,) = agreement.compare("main", {metrics.FFMA: 5.0}, {metrics.FFMA: math.nan}, implausible=lambda m: "not a number")
+    (c,) = agreement.compare(
+        "main", {metrics.FFMA: 5.0}, {metrics.FFMA: math.nan}, implausible=lambda m: "not a number"
+    )
     assert c.verdict == IMPLAUSIBLE and c.why == "not a number" and not c.ok
 
 

@@ -1,0 +1,158 @@
+"""A profile with counters of a GPU that is not there: the tables, the JSON, the run directory and the printed section."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+import harness
+from harness import backends, gpu_report, measured, metrics, ncu, profiling, record, report
+from harness.ncu.reading import Counted
+
+ARBITRATION = 160
+SIZE = 128
+
+
+def counted(part: profiling.LaunchProfile, change: dict[str, float] | None = None) -> Counted:
+    """What a GPU that agrees with the simulator counts of a launch, and what only a GPU counts."""
+    values = {n: v for n, v in part.metrics.items() if metrics.in_ncu(n)}
+    values |= {
+        "gpu__time_duration.sum": 54_000.0,
+        "sm__warps_active.avg.pct_of_peak_sustained_active": 12.0,
+        "dram__bytes_read.sum": 2.3e5,
+        "dram__bytes_write.sum": 1e5,
+        "lts__t_sector_hit_rate.pct": 88.0,
+        "smsp__something_new.avg": 3.0,
+    }
+    values[metrics.WAVEFRONTS_ST] += ARBITRATION
+    values[metrics.CONFLICTS_ST] += ARBITRATION
+    per_pc = {
+        "inst_executed": dict(part.counts.executed.astype(float)),
+        metrics.SHARED: dict(part.counts.wavefronts.astype(float)),
+    }
+    return Counted(
+        part.kernel.name, values=values | (change or {}), units={"smsp__something_new.avg": "widgets"}, per_pc=per_pc,
+        opcodes={"FFMA": 5.0}, label=part.launch.label,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def simulated() -> profiling.Profile:
+    return harness.profile("tiled2d", size=SIZE, record=False, backend="sim")
+
+
+@pytest.fixture
+def profiled(simulated: profiling.Profile, monkeypatch: pytest.MonkeyPatch):
+    """harness.profile on a gpu backend whose ncu counts what was simulated, but for `change`."""
+
+    def run(change: dict[str, float] | None = None, unavailable: str = "", **more: object) -> profiling.Profile:
+
+        def collect(stage: str, words: list[str], launches: list, options: ncu.Options, **_: object) -> ncu.Collection:
+            if unavailable:
+                raise ncu.Unavailable(unavailable, "Ask the administrator.")
+            assert any(w.startswith("CUBIN=") for w in words)
+            found = [counted(p, change) for p in simulated.parts]
+            return ncu.Collection(
+                found, ("dram__new.sum",), b"NVR", tuple(words), "2025.3.1", options, ["read on a Monday"], 8
+            )
+
+        monkeypatch.setattr(backends, "choose", lambda name: "gpu")
+        monkeypatch.setattr(ncu, "collect", collect)
+        return harness.profile("tiled2d", size=SIZE, **{"record": False} | more)
+
+    return run
+
+
+def test_measured_values_stand_beside_the_simulated(profiled) -> None:
+    p = profiled()
+    table = p.values[(p.values.metric == metrics.SHARED) & p.values.pc.isna() & (p.values.launch == "main")]
+    assert dict(zip(table.source, table.value, strict=True)) == dict.fromkeys(("sim", "ncu"), p.totals[metrics.SHARED])
+    per_pc = p.values[(p.values.metric == "inst_executed") & p.values.pc.notna()].pivot(
+        index="pc", columns="source", values="value"
+    )
+    assert (per_pc.sim == per_pc.ncu).all() and len(per_pc) > 100
+    new = p.values[p.values.metric == "smsp__something_new.avg"]
+    assert list(new.unit) == ["widgets"]
+    assert p.measured.totals["bank_conflict_share"] == pytest.approx(0.64)
+
+
+def test_printed(profiled) -> None:
+    p = profiled()
+    words = report.render(p)
+    assert max(map(len, words.splitlines())) <= 100 and words.isascii()
+    section = words[words.index("MEASURED") : words.index("WHAT THE ARTICLES CLAIM")]
+    for expected in ("Nsight Compute 2025.3.1", "caches flushed before each pass", "54 us", "12 % achieved",
+                     "160 shared-memory wavefronts", "not in this ncu", "dram__new.sum", "L2 88 %", "read on a Monday"):  # fmt: skip
+        assert expected in section, expected
+    assert "DIFFER" not in section
+    assert "claimed 64, simulated 64, measured 64 threads" in words
+
+
+def test_a_difference_is_shouted(profiled) -> None:
+    words = report.render(profiled({metrics.SECTORS_LD: 12345.0}), width=200)
+    assert "1 DIFFER" in words and f"{metrics.SECTORS_LD}: must be equal" in words and "12,345" in words
+
+
+def test_implausible_values_are_recorded_and_not_used(profiled) -> None:
+    p = profiled({metrics.SECTORS_LD: math.nan, "dram__bytes_read.sum": 5.0})
+    sources = set(p.values.source[p.values.metric == "dram__bytes_read.sum"])
+    assert sources == {"ncu implausible"}
+    assert metrics.SECTORS_LD not in p.measured.totals and "dram__bytes_read.sum" not in p.measured.totals
+    words = report.render(p)
+    assert "implausible" in words and "bytes read from DRAM" not in words.split("MEASURED")[0]
+
+
+def test_wrong_work_condemns_the_collection(profiled) -> None:
+    p = profiled({metrics.FFMA: 5.0})
+    assert "ncu" not in set(p.values.source) and "ncu implausible" in set(p.values.source)
+    assert p.measured.totals == {}
+    report.render(p)
+
+
+def test_json(profiled) -> None:
+    data = json.loads(json.dumps(profiled({metrics.SECTORS_LD: math.nan}).to_json(), allow_nan=False))
+    m = data["measured"]
+    assert m["ncu"] == "2025.3.1" and m["clock"] == "none" and m["cache"] == "all" and m["passes"] == 8
+    assert m["launches"]["main"][metrics.SHARED] == data["totals"][metrics.SHARED]
+    assert m["implausible"] == [{"launch": "main", "metric": metrics.SECTORS_LD, "why": "not a number"}]
+    assert {c["verdict"] for c in m["comparisons"]} == {"equal", "arbitration", "explained", "implausible"}
+
+
+def test_the_report_stays_in_the_run(profiled, tmp_path) -> None:
+    p = profiled(record=True, out=tmp_path / "run")
+    assert (p.path / "report.ncu-rep").read_bytes() == b"NVR"
+    run = record.load(p.path)
+    assert {"sim", "ncu", "claim"} <= set(run.values.source)
+    assert "MEASURED" in run.text("profile.txt")
+
+
+def test_without_permission_the_profile_goes_on_and_says_so(profiled) -> None:
+    p = profiled(unavailable="no permission to read counters.")
+    assert p.ok and p.measured is None
+    words = report.render(p)
+    assert "No hardware counters: no permission" in words.replace("\n", " ") and "Ask the administrator" in words
+    assert p.to_json()["notes"] and p.to_json()["measured"] is None
+
+
+def test_nothing_simulated_still_shows_what_was_measured(profiled) -> None:
+    p = profiled()
+    alone = replace(p.measured, simulated={}, binary=None)
+    page = report.Page(100, False)
+    gpu_report.render(page, alone, p.problem)
+    assert "nothing was simulated to compare with" in page.text()
+    assert alone.comparisons == []
+
+
+def test_totals_of_several_launches_add_up() -> None:
+    one = Counted(
+        "k", values={"gpu__time_duration.sum": 5.0, "launch__block_size": 64.0, "only_here__x": 1.0}, label="main"
+    )
+    two = Counted("k", values={"gpu__time_duration.sum": 7.0, "launch__block_size": 32.0}, label="right")
+    collection = ncu.Collection([one, two], (), b"", (), "2025.3.1", ncu.Options())
+    assert measured.Measured(collection, {}, {}, None).totals == {
+        "gpu__time_duration.sum": 12.0,
+        "launch__block_size": 64.0,
+    }
