@@ -133,7 +133,7 @@ class Sanitizer:
 
 def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Where compute-sanitizer may be: NVIDIA's PyPI package, PATH, CUDA_HOME, NVIDIA's usual folders, newest first."""
-    found = [p for p in (toolchain._packaged("compute-sanitizer"),) if p]
+    found = [p for p in (toolchain.packaged("compute-sanitizer"),) if p]
     found += [Path(p) for p in (shutil.which("compute-sanitizer", path=environ.get("PATH")),) if p]
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := environ.get(variable):

@@ -141,7 +141,7 @@ class Toolchain:
     nvdisasm_version: str
 
 
-def _packaged(tool: str) -> Path | None:
+def packaged(tool: str) -> Path | None:
     """A tool inside NVIDIA's PyPI packages on this interpreter's path."""
     for folder in map(Path, sys.path):
         for path in sorted(folder.glob(f"nvidia/*/bin/{tool}")):
@@ -174,7 +174,7 @@ def compiler(nvcc: str | None = None) -> tuple[Path, str]:
         if not path.is_file():
             raise TilescopeError(f"NVCC={nvcc}: no such compiler.", "Give the path of an nvcc, or leave NVCC out.")
     else:
-        found = _packaged("nvcc") or shutil.which("nvcc")
+        found = packaged("nvcc") or shutil.which("nvcc")
         if not found:
             raise TilescopeError(
                 "no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc."
@@ -191,7 +191,7 @@ def tools(nvcc: str | None = None) -> Toolchain:
     """
     path, version = compiler(nvcc)
     beside = path.resolve().parent / "nvdisasm"
-    candidates = [p for p in (_packaged("nvdisasm"), beside, shutil.which("nvdisasm")) if p and Path(p).is_file()]
+    candidates = [p for p in (packaged("nvdisasm"), beside, shutil.which("nvdisasm")) if p and Path(p).is_file()]
     if not candidates:
         raise TilescopeError(
             "no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm."

@@ -133,7 +133,7 @@ def test_bad_input_is_two_clear_lines(capsys, monkeypatch, line):
 
 
 def test_no_compiler(capsys, monkeypatch):
-    monkeypatch.setattr(toolchain, "_packaged", lambda tool: None)
+    monkeypatch.setattr(toolchain, "packaged", lambda tool: None)
     monkeypatch.setenv("PATH", "/nonexistent")
     for found in (toolchain.compiler, toolchain.tools):
         found.cache_clear()

@@ -86,7 +86,7 @@ def test_a_failed_compilation_leaves_nothing(source, tmp_path, monkeypatch):
 
 
 def test_no_compiler(monkeypatch):
-    monkeypatch.setattr(toolchain, "_packaged", lambda tool: None)
+    monkeypatch.setattr(toolchain, "packaged", lambda tool: None)
     monkeypatch.setenv("PATH", "/nowhere")
     toolchain.tools.cache_clear()
     toolchain.compiler.cache_clear()
