@@ -56,8 +56,10 @@ class Monitor:
         return float(self._ask("nvmlDeviceGetMaxClockInfo", arguments=(1,)))
 
     def application_mhz(self) -> float:
-        """The clock that applications are set to, NaN where there is no such setting."""
-        return float(self._ask("nvmlDeviceGetApplicationsClock", arguments=(1,)))
+        """The clock that applications were set to, NaN where none was: the GPU's default is no such setting."""
+        now = float(self._ask("nvmlDeviceGetApplicationsClock", arguments=(1,)))
+        usual = float(self._ask("nvmlDeviceGetDefaultApplicationsClock", arguments=(1,)))
+        return math.nan if now == usual else now
 
     def mig(self) -> bool:
         """Whether the GPU is split by MIG."""
