@@ -293,6 +293,119 @@ def launch(args: argparse.Namespace) -> int:
     return 0 if done.ok else 1
 
 
+TIMING = (
+    Option("hot", "1: one set of inputs, which may stay in cache", one_of("0", "1"), "0"),
+    Option("cold", "1: rotating sets, together twice the L2 (the default)", one_of("0", "1")),
+    Option("limit", "seconds to measure each contender on each problem", number, 5.0),
+    Option("timeout", "seconds that one product may take before it counts as hung", number, 60.0),
+    Option("cool", "wait before each until the GPU is at most this warm, degrees C", number),
+    Option("load", "source: compile through PyCUDA; cubin: load what the toolchain compiled", one_of("source", "cubin"), "source"),
+    Option("record", "yes or no", one_of("yes", "no"), "yes"),
+    GPU, NVCC, JSON,
+)  # fmt: skip
+
+
+@verb(
+    KERNEL, *PROBLEM, *TIMING,
+    Option("against", "cublas, cublaslt, a stage, or none", default="cublas"),
+    Option("sizes", "square sizes, with commas between, in place of one problem"),
+    Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
+    bare="kernel", tunables=True,
+)  # fmt: skip
+def time(args: argparse.Namespace) -> int:
+    """A stage's time beside cuBLAS's or another stage's, as a referee would take it."""
+    from . import timings
+
+    kernel = required(args.kernel, "time")
+    sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
+    if args.sizes and sized:
+        raise TilescopeError("SIZES and SIZE are both given.", "Give SIZES, or SIZE, or M, N and K.")
+    what = {"sizes": _sizes(args.sizes)} if args.sizes else {"problem": _problem(args)}
+    chosen = tunables(args, kernel, "time")
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = timings.time(kernel, against=args.against, out=args.out, progress=progress, **what, **_timing(args), **chosen)
+    return _timed(output, args, result)
+
+
+@verb(
+    Option("stages", "with commas between (default: the whole ladder)"),
+    Option("sizes", "square sizes, with commas between", default="512,1024,2048,4096,8192"),
+    *TIMING,
+    Option("distribution", f"of the inputs: {', '.join(DISTRIBUTIONS)}", one_of(*DISTRIBUTIONS), "normal"),
+    Option("seed", "of the random inputs", integer, 0),
+    Option("out", "run directory to write (default profiles/ladder/TIME-HASH)"),
+    Option("readme", "yes: put the table into README.md; no", one_of("yes", "no"), "yes"),
+)  # fmt: skip
+def ladder(args: argparse.Namespace) -> int:
+    """Every stage, cuBLAS and cublasLt at every size: one table, in the run and in README."""
+    from . import readme, timing_report, timings
+
+    output = _Output(args.json)
+    names = [name.strip() for name in args.stages.split(",") if name.strip()] if args.stages else None
+    with _progress() as progress:
+        result = timings.ladder(
+            names=names, sizes=_sizes(args.sizes), distribution=args.distribution, seed=args.seed, out=args.out, progress=progress, **_timing(args)
+        )  # fmt: skip
+    status = _timed(output, args, result)
+    if args.readme == "yes" and names is None and status == 0 and result.path:
+        try:
+            readme.fill("ladder", timing_report.markdown(result))
+        except (TilescopeError, OSError) as e:
+            output.text(f"README was left as it is: {e}\n")
+    return status
+
+
+@verb(
+    Option("a", "run directory, or the id of a run: what is compared with"),
+    Option("b", "run directory, or the id of a run: what is judged"),
+    JSON,
+)  # fmt: skip
+def compare(args: argparse.Namespace) -> int:
+    """FASTER, SAME, SLOWER or AMBIGUOUS: run B against run A, row by row; 1 where one is SLOWER."""
+    from . import comparison, timing_report
+
+    output = _Output(args.json)
+    result = comparison.compare(required(args.a, "compare", "A"), required(args.b, "compare", "B"))
+    if args.json:
+        output.json(result.to_json())
+    output.text(timing_report.render_comparison(result, **_terminal()))
+    return 0 if result.ok else 1
+
+
+def _timing(args: argparse.Namespace) -> dict[str, Any]:
+    """What TIMING says, as arguments of harness.timings."""
+    if args.hot == "1" and args.cold == "1" or args.hot == "0" and args.cold == "0":
+        raise TilescopeError(f"HOT={args.hot} and COLD={args.cold} contradict each other.", "Give one of them.")
+    return {
+        "cold": args.hot != "1", "limit": _positive("LIMIT", args.limit), "timeout": _positive("TIMEOUT", args.timeout), "cool": args.cool,
+        "load": args.load, "record": args.record == "yes", "gpu": args.gpu, "nvcc": args.nvcc,
+    }  # fmt: skip
+
+
+def _sizes(words: str) -> list[int]:
+    return [integer("SIZES")(word.strip()) for word in words.split(",") if word.strip()]
+
+
+def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
+    """Print a timing; the exit status that it calls for."""
+    from . import timing_report
+
+    if args.json:
+        output.json(result.to_json())
+    output.text(timing_report.render(result, **_terminal()))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    if result.interrupted:
+        raise KeyboardInterrupt
+    if not result.ok:
+        return 1
+    if result.faults:
+        first = result.faults[0]
+        raise TilescopeError(f"{first.stage} on {first.problem}: {first.fault.splitlines()[0]}", "\n".join(first.fault.splitlines()[1:]))
+    return 0
+
+
 def _positive(name: str, value: float) -> float:
     if not 0 < value < float("inf"):
         raise TilescopeError(f"{name}={value:g} is not more than 0.")
@@ -313,6 +426,26 @@ def _problem(args: argparse.Namespace) -> Any:
 
     rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k")}
     return Problem(*shape(args.size, args.m, args.n, args.k), **rest)
+
+
+@verb(
+    Option("device", "GPU whose recorded runs count, and to draw bounds for", default="h200"),
+    Option("out", "run directory to write, with ledger.csv and ledger.md"),
+    JSON,
+)  # fmt: skip
+def ledger(args: argparse.Namespace) -> int:
+    """Every quantitative statement of the three articles, with a verdict and the evidence."""
+    from . import ledger
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = ledger.run(device=args.device, out=args.out, progress=progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(ledger.render(result.table, **_terminal()))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -378,13 +511,16 @@ class _Output:
         if self.target == "-":
             _write(words)
             return
-        path = Path(self.target)
+        path = Path(os.path.realpath(self.target))
         part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            part.write_text(words)
-            os.replace(part, path)
+            if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
+                path.write_text(words)
+            else:
+                part.write_text(words)
+                os.replace(part, path)
         except OSError as e:
-            raise TilescopeError(f"cannot write JSON={path}: {e.strerror}.") from e
+            raise TilescopeError(f"cannot write JSON={self.target}: {e.strerror}.") from e
         finally:
             part.unlink(missing_ok=True)
 

@@ -205,6 +205,21 @@ def test_a_reader_that_goes_away():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_json_to_what_is_no_file(tmp_path):
+    """A device or a pipe is written to; it must not be replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    assert cli.main(["list", f"JSON={pipe}"]) == 0
+    assert '"stage": "tiled2d"' in reader.communicate(timeout=30)[0]
+    assert not pipe.is_file()
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.write_text("")
+    link.symlink_to(target)
+    assert cli.main(["list", f"JSON={link}"]) == 0
+    assert link.is_symlink() and '"stage"' in target.read_text()
+
+
 def test_a_full_standard_output():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
