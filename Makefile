@@ -35,6 +35,7 @@ verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too, 
 sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with source lines
 show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
 roofs:    $(ts.base) ; $(ts.run) ## [GPU=] | what this GPU's resources give at most, measured; bounds then use it
+ledger:   $(ts.base) ; $(ts.run) ## [OUT=] | every quantitative statement of the articles, with verdict and evidence
 bench:    $(ts.base) ; $(ts.run) ## | how long Tilescope itself takes on this machine; records the figures
 readme:   $(ts.base) ; $(ts.run) ## | write the profile and the picture in README anew
 ncu-command: $(ts.base) ; $(ts.run) ## KERNEL= | the Nsight Compute command for a stage, to use by hand
