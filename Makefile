@@ -41,6 +41,9 @@ readme:   $(ts.base) ; $(ts.run) ## | write the profile and the picture in READM
 ncu-command: $(ts.base) ; $(ts.run) ## KERNEL= | the Nsight Compute command for a stage, to use by hand
 sanitize: $(ts.base) ; $(ts.run) ## KERNEL= | a stage under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
 doctor:   $(ts.base) ; $(ts.run) ## | what works on this machine, what does not, and the remedy
+time:     $(ts.base) ; $(ts.run) ## KERNEL= [AGAINST=] | a stage's time beside cuBLAS's or another stage's (GPU)
+ladder:   $(ts.base) ; $(ts.run) ## [SIZES=] | every stage and cuBLAS in one table, in README too (GPU)
+compare:  $(ts.base) ; $(ts.run) ## A= B= | which stages are faster or slower in run B than in run A
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"
 

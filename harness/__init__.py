@@ -2,6 +2,7 @@
 
     profile = harness.profile("tiled2d", size=512)    profile.values, profile.lines: frames; profile.to_json(): a dict
     verdicts = harness.verify("tiled2d", BM=128)
+    timings = harness.time("tiled2d", sizes=[1024])   on a GPU: timings.table, timings.samples; harness.ladder() for all stages
     run = harness.load("profiles/tiled2d/...")        run.manifest, run.runs, run.values, run.lines
 
 Nothing is imported before it is asked for.
@@ -13,13 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .comparison import compare
     from .errors import TilescopeError
     from .profiling import profile
     from .record import load
+    from .timings import ladder, time
     from .verification import verify
 
-__all__ = ["TilescopeError", "load", "profile", "verify"]
-_HOMES = {"profile": "profiling", "verify": "verification", "load": "record", "TilescopeError": "errors"}
+__all__ = ["TilescopeError", "compare", "ladder", "load", "profile", "time", "verify"]
+_HOMES = {
+    "profile": "profiling", "verify": "verification", "load": "record", "TilescopeError": "errors", "time": "timings",
+    "ladder": "timings", "compare": "comparison",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

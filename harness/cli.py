@@ -448,26 +448,6 @@ def ledger(args: argparse.Namespace) -> int:
     return 0
 
 
-@verb(
-    Option("device", "GPU whose recorded runs count, and to draw bounds for", default="h200"),
-    Option("out", "run directory to write, with ledger.csv and ledger.md"),
-    JSON,
-)  # fmt: skip
-def ledger(args: argparse.Namespace) -> int:
-    """Every quantitative statement of the three articles, with a verdict and the evidence."""
-    from . import ledger
-
-    output = _Output(args.json)
-    with _progress() as progress:
-        result = ledger.run(device=args.device, out=args.out, progress=progress)
-    if args.json:
-        output.json(result.to_json())
-    output.text(ledger.render(result.table, **_terminal()))
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
-    return 0
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     for stream in (sys.stdout, sys.stderr):

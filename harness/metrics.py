@@ -194,7 +194,20 @@ _MEASURED = (
     Metric("dram__bytes_write.sum", "bytes", "bytes written to DRAM", "lower", "memory"),
 )  # fmt: skip
 """What only a GPU can say: caches, traffic and time. ncu's names."""
-METRICS = {metric.name: metric for metric in (*_TABLE, *_MEASURED)}
+_TIMED = (
+    _attribute("time_ms", "ms", "median time of a product, all of its launches, by CUDA events", "lower", "timing"),
+    _attribute("time_ms_lo", "ms", "lower end of the 95 % interval of time_ms", "lower", "timing"),
+    _attribute("time_ms_hi", "ms", "upper end of the 95 % interval of time_ms", "lower", "timing"),
+    _attribute("tflops", "TFLOPS", "2*m*n*k over time_ms", "higher", "timing"),
+    _attribute("rival_ratio", "x", "the rival's time over this one's, of rounds that timed both", "higher", "timing"),
+    _attribute("rival_ratio_lo", "x", "lower end of the 95 % interval of rival_ratio", "higher", "timing"),
+    _attribute("rival_ratio_hi", "x", "upper end of the 95 % interval of rival_ratio", "higher", "timing"),
+    _attribute("clock_mhz", "MHz", "median SM clock while it was timed", "", "timing"),
+    _attribute("power_w", "W", "median power of the board while it was timed", "", "timing"),
+    _attribute("temperature_c", "degrees C", "highest temperature while it was timed", "", "timing"),
+)  # fmt: skip
+"""What timing gives, of a whole product."""
+METRICS = {metric.name: metric for metric in (*_TABLE, *_MEASURED, *_TIMED)}
 COUNTED_IN_CODE = frozenset(
     ("inst_executed", "thread_inst_executed", "thread_inst_executed_true", SHARED, SHARED_IDEAL, L2_SECTORS, L2_SECTORS_IDEAL)
 )  # fmt: skip

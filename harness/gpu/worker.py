@@ -51,7 +51,7 @@ class Request:
     """What to time.
 
     entries    the contenders; each is timed beside the one whose key is `rival`, or alone for None
-    todo       (index of the problem, key of the entry), in order; the rival's own point is that of its first duel
+    todo       (index of the problem, key of the entry), in order; the rival's own point is that of its longest duel
     cold       rotating sets of inputs, or one set
     limit      seconds a duel may take; timeout: seconds one product may take
     cool       wait before each duel until the GPU is at most this warm, degrees C; None: do not wait
@@ -153,14 +153,15 @@ class _Server:
             points = {key: self._verified(work, key, sets[0], exact.get(key)) for key in taking}
             rival = points.get(r.rival) if r.rival else None
             beside = rival if rival is not None and rival.ok else None
+            known = list(rival.flags) if rival is not None else []
             for key in keys:
                 point = points[key]
                 if point is rival:
                     continue
                 if point.ok:
                     self._duel(work, key, point, beside, sets)
-                    if beside is not None and not beside.samples:
-                        _mirror(point, beside)
+                    if beside is not None and len(point.rival_samples) > len(beside.samples):
+                        _mirror(point, beside, known)
                     self._after(work, key, point, sets)
                 self.send(("point", index, key, point))
             if r.rival in keys:
@@ -285,12 +286,11 @@ class _Work:
     reference: Reference | ExactReference
 
 
-def _mirror(point: Point, rival: Point) -> None:
-    """Give the rival the samples of a duel as its own; its ratio is then 1."""
-    rival.samples = rival.rival_samples = list(point.rival_samples)
+def _mirror(point: Point, rival: Point, known: list[str]) -> None:
+    """Give the rival the samples of a duel as its own; its ratio is then 1. known: the flags it had before any duel."""
+    rival.samples, rival.rival_samples = list(point.rival_samples), list(point.rival_samples)
     rival.rival, rival.batch, rival.sets, rival.telemetry = rival.stage, point.batch, point.sets, point.telemetry
-    for name in point.flags:
-        rival.flag(name)
+    rival.flags = [*known, *(f for f in point.flags if f not in known and f not in ("wrong", "damage"))]
 
 
 def main() -> None:
