@@ -15,7 +15,21 @@ from typing import Any
 
 import pandas as pd
 
-from . import accuracy, backends, bounds, claims, environment, findings, measured, metrics, ncu, roofs, sim, toolchain, watched
+from . import (
+    accuracy,
+    backends,
+    bounds,
+    claims,
+    environment,
+    findings,
+    measured,
+    metrics,
+    ncu,
+    roofs,
+    sim,
+    toolchain,
+    watched,
+)
 from . import device as devices
 from . import record as records
 from . import stage as stages
