@@ -171,3 +171,30 @@ def test_a_launch_not_seen_is_noted() -> None:
 def test_other_kernels_alone_are_an_error() -> None:
     with pytest.raises(TilescopeError, match="poison"):
         reading.match([counted("poison")], [MAIN])
+
+
+def test_nvidias_module_has_what_is_called() -> None:
+    """The real module, where it is installed: a method that went away would otherwise show on a GPU only."""
+    real = pytest.importorskip("ncu_report")
+    methods = {
+        "IAction": "name metric_names metric_by_name source_info sass_by_pc nvtx_state",
+        "IMetric": "kind has_value as_double as_uint64 as_string unit num_instances has_correlation_ids correlation_ids",
+        "IRange": "num_actions action_by_idx",
+        "IContext": "num_ranges range_by_idx",
+        "INvtxState": "domains domain_by_id",
+        "INvtxDomainInfo": "name push_pop_ranges",
+        "ISourceInfo": "file_name line",
+    }
+    for name, words in methods.items():
+        assert all(callable(getattr(getattr(real, name), word)) for word in words.split())
+    assert {"ValueKind_STRING", "ValueKind_ANY", "ValueKind_UNKNOWN"} <= set(dir(real.IMetric))
+
+
+def test_a_file_that_is_no_report(tmp_path: Path) -> None:
+    real = pytest.importorskip("ncu_report")
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(b"NVR\0 not a report")
+    with pytest.raises(reading.Unreadable):
+        reading.read_with(real, path)
+    with pytest.raises(reading.Unreadable):
+        reading.read_with(real, tmp_path / "absent.ncu-rep")
