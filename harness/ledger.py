@@ -108,7 +108,7 @@ class Evidence:
             return pd.DataFrame(columns=["stage", "m", "n", "k", "ms", "tflops", "ratio"])
         table = self.ladder[0]
         mine = table[(table.stage == stage) & (table.m == table.n) & (table.n == table.k)]
-        return mine.drop_duplicates("m").sort_values("m")
+        return mine.dropna(subset=["ms"]).drop_duplicates("m").sort_values("m")
 
     def counters(self, stage: str, size: int) -> tuple[Mapping[str, float], str] | None:
         """(Nsight Compute's totals by metric, run id) of the newest recorded profile of a stage at size^3, or None."""

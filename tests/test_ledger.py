@@ -11,7 +11,8 @@ import pytest
 
 from harness import claims, device, ledger, record, roofs
 from harness.ledger import NEEDS, Evidence
-from harness.statements import BENCHMARK, STATEMENTS
+from harness.statement_checks import BENCHMARK
+from harness.statements import STATEMENTS
 
 NUMBERS = Path(__file__).parent / "data" / "article_numbers.csv"
 VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNCHECKED, NEEDS}
