@@ -186,8 +186,15 @@ def _number(metric: Any, *index: int) -> float | None:
     if hasattr(metric, "has_value") and not metric.has_value(*index):
         return None
     kind = metric.kind(*index)
-    names = {getattr(type(metric), f"ValueKind_{k}", None) for k in ("STRING", "ANY", "UNKNOWN")}
-    return None if kind in names else float(metric.as_double(*index))
+    if kind in _kinds(metric, "STRING", "ANY", "UNKNOWN"):
+        return None
+    whole = kind in _kinds(metric, "UINT32", "UINT64")
+    return float(metric.as_uint64(*index) if whole else metric.as_double(*index))
+
+
+def _kinds(metric: Any, *names: str) -> list[int]:
+    """Value kinds of this version of the module, by name."""
+    return [kind for name in names if (kind := getattr(type(metric), f"ValueKind_{name}", None)) is not None]
 
 
 def _pcs(metric: Any) -> dict[int, float]:

@@ -75,7 +75,7 @@ class FakeNcu:
 class FakeMetric:
     """ncu_report.IMetric: a value, and instances with correlation ids."""
 
-    ValueKind_UNKNOWN, ValueKind_ANY, ValueKind_STRING, ValueKind_DOUBLE = 0, 1, 2, 4
+    ValueKind_UNKNOWN, ValueKind_ANY, ValueKind_STRING, ValueKind_DOUBLE, ValueKind_UINT64 = 0, 1, 2, 4, 6
 
     def __init__(self, value: float | str | None, unit: str = "", instances: dict | None = None) -> None:
         self.now, self.words, self.instances = value, unit, instances or {}
@@ -87,10 +87,12 @@ class FakeMetric:
         return self._at(index) is not None
 
     def kind(self, *index: int) -> int:
-        return self.ValueKind_STRING if isinstance(self._at(index), str) else self.ValueKind_DOUBLE
+        kinds = {str: self.ValueKind_STRING, int: self.ValueKind_UINT64}
+        return kinds.get(type(self._at(index)), self.ValueKind_DOUBLE)
 
     def as_double(self, *index: int) -> float:
-        return float(self._at(index))
+        value = self._at(index)
+        return value if isinstance(value, float) else 0.0
 
     def as_uint64(self, *index: int) -> int:
         return int(self._at(index))

@@ -17,12 +17,12 @@ from .fakes import FakeAction, FakeMetric, FakeNcu, module
 
 BASE = 0x7FE44D2F0A00
 REPORT = Path("report.ncu-rep")
-CSV = '''==PROF== Connected to process 1
+CSV = """==PROF== Connected to process 1
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum","launch__shared_mem_per_block_static","smsp__sass_thread_inst_executed_op_ffma_pred_on.sum","sm__warps_active.avg.pct_of_peak_sustained_active","memory_l1_wavefronts_shared","dram__bytes_read.sum","lts__t_sectors_op_read.sum","smsp__new_thing.avg"
 "","","","","","","","","","","","usecond","Kbyte/block","inst","%","","Mbyte","sector","Ghz"
 "0","42","python3.12","host","tiled2d(int, int, int, float, const float *, int)","1","7","(64, 1, 1)","(8, 8, 1)","0","9.0","54.18","4.10","134,217,728","11.2","3,276,800","2.10","n/a","1.98"
 "1","42","python3.12","host","tiled2d_edge(int, int)","1","7","(64, 1, 1)","(1, 8, 1)","0","9.0","12","4.10","0","5 (4; 6)","0","0.00","7",""
-'''  # noqa: E501
+"""  # noqa: E501
 
 
 def test_instances_become_byte_offsets_with_lines() -> None:
@@ -158,9 +158,18 @@ def test_launches_are_matched_by_their_range() -> None:
 
 
 def test_without_ranges_by_kernel_and_grid_in_order() -> None:
-    found = [counted("poison"), counted("tiled2d"), counted("tiled2d_edge", grid=(15, 1, 1)), counted("tiled2d_edge", grid=(1, 15, 1))]
+    found = [
+        counted("poison"),
+        counted("tiled2d"),
+        counted("tiled2d_edge", grid=(15, 1, 1)),
+        counted("tiled2d_edge", grid=(1, 15, 1)),
+    ]
     taken, notes = reading.match(found, [MAIN, RIGHT, BOTTOM])
-    assert [(c.label, c.grid) for c in taken] == [("main", None), ("right", (1, 15, 1)), ("bottom", (15, 1, 1))] and not notes
+    assert [(c.label, c.grid) for c in taken] == [
+        ("main", None),
+        ("right", (1, 15, 1)),
+        ("bottom", (15, 1, 1)),
+    ] and not notes
 
 
 def test_a_launch_not_seen_is_noted() -> None:

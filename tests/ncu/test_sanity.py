@@ -30,7 +30,9 @@ GOOD = {
 }
 
 
-def marks(problem: Problem = PROBLEM, launches: list[Launch] = LAUNCHES, cache: str = "all", **values: float) -> ncu.Marks:
+def marks(
+    problem: Problem = PROBLEM, launches: list[Launch] = LAUNCHES, cache: str = "all", **values: float
+) -> ncu.Marks:
     table = {**GOOD, **{k.replace("__dot__", "."): v for k, v in values.items()}}
     return ncu.check([Counted("tiled2d", values=table, label="main")], problem, launches, ncu.Options(cache=cache))
 
@@ -39,7 +41,10 @@ def test_what_an_h200_counted_is_plausible() -> None:
     assert marks() == {}
 
 
-@pytest.mark.parametrize("bad, why", [(math.nan, "not a number"), (math.inf, "not a number"), (-1.0, "negative"), (2.5, "not a whole number")])
+@pytest.mark.parametrize(
+    "bad, why",
+    [(math.nan, "not a number"), (math.inf, "not a number"), (-1.0, "negative"), (2.5, "not a whole number")],
+)
 def test_values_that_are_no_counts(bad: float, why: str) -> None:
     found = marks(inst_executed=bad)
     assert ncu.why(found, "main", "inst_executed") == why
@@ -48,7 +53,9 @@ def test_values_that_are_no_counts(bad: float, why: str) -> None:
 
 def test_more_than_a_hundred_per_cent() -> None:
     name = "sm__warps_active.avg.pct_of_peak_sustained_active"
-    assert "100 %" in ncu.why(ncu.check([Counted("k", values={name: 180.0}, label="main")], PROBLEM, LAUNCHES, ncu.Options()), "main", name)
+    assert "100 %" in ncu.why(
+        ncu.check([Counted("k", values={name: 180.0}, label="main")], PROBLEM, LAUNCHES, ncu.Options()), "main", name
+    )
 
 
 def test_counts_that_contradict_each_other() -> None:
@@ -72,7 +79,9 @@ def test_padding_is_no_fault() -> None:
     tiled = stage.find("tiled2d")
     problem = Problem(1000, 999, 1001)
     launches = tiled.plan(problem, tiled.configure())
-    counts = [Counted(x.entry, values={metrics.FFMA: float(x.blocks * 64 * 64 * 1008)}, label=x.label) for x in launches]
+    counts = [
+        Counted(x.entry, values={metrics.FFMA: float(x.blocks * 64 * 64 * 1008)}, label=x.label) for x in launches
+    ]
     assert len(launches) == 4 and ncu.check(counts, problem, launches, ncu.Options()) == {}
 
 
@@ -97,4 +106,9 @@ def test_exact_work_with_any_tile_is_plausible(m: int, n: int, k: int, tile: int
     blocks = (-(-n // tile), -(-m // tile), 1)
     launch = Launch("k", blocks, (32, 1, 1), (tile, tile))
     for work in (m * n * k, launch.blocks * tile * tile * (-(-k // tile) * tile)):
-        assert ncu.check([Counted("k", values={metrics.FFMA: float(work)}, label="main")], problem, [launch], ncu.Options()) == {}
+        assert (
+            ncu.check(
+                [Counted("k", values={metrics.FFMA: float(work)}, label="main")], problem, [launch], ncu.Options()
+            )
+            == {}
+        )
