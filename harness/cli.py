@@ -200,8 +200,7 @@ def roofs(args: argparse.Namespace) -> int:
 
 
 @verb(
-    KERNEL, *PROBLEM, *COUNTERS,
-    Option("gpu", "GPU by index or UUID"),
+    KERNEL, *PROBLEM, *COUNTERS, GPU,
     Option("out", "report to write, without .ncu-rep", default="report"),
     bare="kernel", tunables=True,
 )  # fmt: skip
@@ -242,8 +241,7 @@ def doctor(args: argparse.Namespace) -> int:
 @verb(
     KERNEL, *PROBLEM,
     Option("tools", "of compute-sanitizer, with commas between", default="memcheck,racecheck,initcheck,synccheck"),
-    Option("gpu", "GPU by index or UUID"),
-    DEVICE, NVCC, JSON, bare="kernel", tunables=True,
+    GPU, NVCC, JSON, bare="kernel", tunables=True,
 )  # fmt: skip
 def sanitize(args: argparse.Namespace) -> int:
     """A stage under compute-sanitizer, on small problems or on the one given."""
@@ -260,7 +258,7 @@ def sanitize(args: argparse.Namespace) -> int:
             kernel,
             problem=_problem(args) if sized else None,
             tools=[t for t in args.tools.lower().split(",") if t],
-            device=args.device, nvcc=args.nvcc, gpu=args.gpu, progress=progress,
+            nvcc=args.nvcc, gpu=args.gpu, progress=progress,
             **tunables(args, kernel, "sanitize"),
         )  # fmt: skip
     if args.json:

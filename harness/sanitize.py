@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import device as devices
 from . import stage as stages
 from . import toolchain, watched
 from .errors import TilescopeError, nearest
@@ -178,7 +177,6 @@ def sanitize(
     *,
     problem: Problem | None = None,
     tools: Sequence[str] = TOOLS,
-    device: str = "h200",
     nvcc: str | None = None,
     gpu: str | None = None,
     limit: float = TIME_LIMIT,
@@ -188,7 +186,7 @@ def sanitize(
     """Run each tool over the stage's launches on a problem, or on `problems` of its own.
 
     What a tool finds is a Result, and so is a tool that could not run. Raises TilescopeError on bad input, where there is no
-    compute-sanitizer, or where the stage does not compile.
+    compute-sanitizer or no GPU, or where the stage does not compile.
     """
     for tool in tools:
         if tool not in TOOLS:
@@ -201,7 +199,7 @@ def sanitize(
             "compute-sanitizer is not installed.",
             "pip install nvidia-cuda-sanitizer-api in .venv, or put the CUDA toolkit's bin folder on PATH.",
         )
-    binary = toolchain.compile(stage, chosen, devices.find(device).cc, nvcc)
+    binary = toolchain.compile(stage, chosen, architecture(gpu), nvcc)
     todo = [(tool, p) for tool in tools for p in ([problem] if problem else problems(chosen))]
     done = Sanitized(stage, chosen, sanitizer.version)
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
@@ -212,6 +210,13 @@ def sanitize(
                 progress(number / len(todo), f"{tool}: {stage.name}, {p}")
             done.results.append(_one(sanitizer, tool, p, watched.launch_words(kernel, p, chosen, cubin, gpu), limit))
     return done
+
+
+def architecture(gpu: str | None) -> int:
+    """Compute capability, times ten, of the GPU that the stage runs on. Raises TilescopeError where there is none."""
+    from .gpu import devices
+
+    return devices.find(gpu).cc
 
 
 def _one(sanitizer: Sanitizer, tool: str, problem: Problem, launch: Sequence[str], limit: float) -> Result:

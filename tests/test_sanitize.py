@@ -115,6 +115,7 @@ def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path.write_text(FAKE.format(python=sys.executable, found=set(found), data=str(DATA)))
         path.chmod(0o755)
         monkeypatch.setattr(sanitize, "find", lambda: Sanitizer(path, "2025.3.1"))
+        monkeypatch.setattr(sanitize, "architecture", lambda gpu: 90)
         return path
 
     return make
@@ -170,6 +171,7 @@ def test_a_tool_past_its_limit_is_not_run(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
     monkeypatch.setattr(sanitize, "find", lambda: Sanitizer(path, "2025.3.1"))
+    monkeypatch.setattr(sanitize, "architecture", lambda gpu: 90)
     done = sanitize.sanitize("naive", problem=PROBLEM, tools=("memcheck",), limit=0.5)
     assert done.results[0].verdict == NOT_RUN and "limit" in done.results[0].why and not done.ok
     assert "limit" in gpu_report.render_sanitized(done)
@@ -190,3 +192,15 @@ def test_found_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert path in sanitize.candidates({"CUDA_HOME": str(tmp_path / "cuda"), "PATH": ""})
     monkeypatch.setattr(sanitize, "candidates", lambda: [tmp_path / "absent", path])
     assert sanitize.find.__wrapped__() == Sanitizer(path, "2025.3.1.0")
+
+
+def test_without_a_gpu_it_says_so_at_once(
+    sanitizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def none(gpu: str | None) -> int:
+        raise TilescopeError("there is no NVIDIA driver", "Install it.")
+
+    sanitizer()
+    monkeypatch.setattr(sanitize, "architecture", none)
+    assert cli.main(["sanitize", "naive"]) == 2
+    assert "no NVIDIA driver" in capsys.readouterr().err
