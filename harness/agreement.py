@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -47,7 +47,7 @@ ARBITRATED = {
 """Counted in the pipe, where requests also wait for one another: metric -> the wavefronts its excess is a share of."""
 MOST_ARBITRATION = 0.25
 """Share of the wavefronts above which an excess is no longer put down to arbitration."""
-ROUNDING = 1e-6
+ROUNDING = 1e-4
 LINES = 5
 
 EQUAL, ARBITRATION, DIFFERS, EXPLAINED, IMPLAUSIBLE = "equal", "arbitration", "differs", "explained", "implausible"
@@ -114,7 +114,7 @@ def compare(
             continue
         if reason := implausible(name):
             found.append(Comparison(launch, name, s, m, IMPLAUSIBLE, reason))
-        elif math.isclose(s, m, rel_tol=ROUNDING, abs_tol=1e-9) or (math.isnan(s) and math.isnan(m)):
+        elif same(s, m) or (math.isnan(s) and math.isnan(m)):
             found.append(Comparison(launch, name, s, m, EQUAL))
         elif name in ARBITRATED:
             found.append(_arbitrated(launch, name, s, m, simulated))
@@ -122,10 +122,16 @@ def compare(
             found.append(_carveout(launch, s, m, simulated, measured))
         else:
             where = _lines(name, per_pc, counts, kernel)
-            found.append(Comparison(launch, name, s, m, DIFFERS, _blame(where), where))
+            reason = "must be equal" if where or where is None else "must be equal, as every source line is"
+            found.append(Comparison(launch, name, s, m, DIFFERS, reason, where or ()))
     if ACHIEVED in measured and THEORETICAL in simulated:
         found.append(_occupancy(launch, simulated[THEORETICAL], measured[ACHIEVED], implausible(ACHIEVED)))
     return found
+
+
+def same(a: float, b: float) -> bool:
+    """Whole numbers are counts, and equal or not; others (percent, waves) are equal up to ROUNDING."""
+    return a == b or not (a.is_integer() and b.is_integer()) and math.isclose(a, b, rel_tol=ROUNDING)
 
 
 def _arbitrated(launch: str, name: str, s: float, m: float, simulated: Mapping[str, float]) -> Comparison:
@@ -142,8 +148,8 @@ def _carveout(
     launch: str, s: float, m: float, simulated: Mapping[str, float], measured: Mapping[str, float]
 ) -> Comparison:
     """The driver chose a smaller shared memory than the largest; harmless where the occupancy is the same."""
-    same = math.isclose(simulated.get(THEORETICAL, math.nan), measured.get(THEORETICAL, math.nan), rel_tol=ROUNDING)
-    if m < s and (same or THEORETICAL not in measured):
+    alike = same(float(simulated.get(THEORETICAL, math.nan)), float(measured.get(THEORETICAL, math.nan)))
+    if m < s and (alike or THEORETICAL not in measured):
         return Comparison(
             launch,
             SHARED_LIMIT,
@@ -198,14 +204,15 @@ def _measured_per_pc(name: str, per_pc: Mapping[str, Mapping[int, float]]) -> Ma
 
 def _lines(
     name: str, per_pc: Mapping[str, Mapping[int, float]] | None, counts: pd.DataFrame | None, kernel: Kernel | None
-) -> tuple[LineDifference, ...]:
+) -> tuple[LineDifference, ...] | None:
+    """Where a count differs, or None where it is not known per instruction."""
     if per_pc is None or counts is None or kernel is None:
-        return ()
+        return None
     simulated, measured = per_instruction(name, counts), _measured_per_pc(name, per_pc)
     if simulated is None or measured is None:
-        return ()
+        return None
     table = line_table(kernel, {"simulated": dict(simulated), "measured": dict(measured)})
-    off = table[~_close(table.simulated, table.measured)]
+    off = table[table.simulated != table.measured]
     off = off.loc[(off.measured - off.simulated).abs().sort_values(ascending=False).index]
     return tuple(
         LineDifference(str(f), int(n), float(r.simulated), float(r.measured))
@@ -227,14 +234,6 @@ def line_table(kernel: Kernel, columns: Mapping[str, Mapping[int, float]]) -> pd
     table = pd.DataFrame(rows, columns=["file", "line", "column", "value"])
     table = table.pivot_table(index=["file", "line"], columns="column", values="value", aggfunc="sum", fill_value=0.0)
     return table.reindex(columns=list(columns), fill_value=0.0)
-
-
-def _close(a: pd.Series, b: pd.Series) -> pd.Series:
-    return (a - b).abs() <= ROUNDING * b.abs().clip(lower=1.0)
-
-
-def _blame(lines: Sequence[LineDifference]) -> str:
-    return "must be equal" if lines else "must be equal; no source line differs where both are known"
 
 
 def arbitration(measured: Mapping[str, float]) -> float:

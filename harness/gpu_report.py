@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,11 @@ def render(page: Page, measured: Measured, problem: Problem) -> None:
                 f"{size(v['dram__bytes_read.sum'])} read{written}; the least there can be is {size(problem.compulsory_bytes)} together",
             )
         )
+    busy = [f"{words} {figure(v[n])} %" for n, words in _BUSY.items() if n in v]
+    if busy:
+        rows.append(("busy", ", ".join(busy)))
+    if stalls := _stalls(collection.launches[0].values):
+        rows.append(("warps waited for", stalls))
     waits = agreement.arbitration(v)
     if waits > 0:
         share = waits / v[agreement.SHARED] if v[agreement.SHARED] else math.nan
@@ -74,6 +80,28 @@ def render(page: Page, measured: Measured, problem: Problem) -> None:
     _differences(page, measured)
     for note in collection.notes:
         page.say(f"{note}.", "yellow")
+
+
+_BUSY = {
+    "smsp__issue_active.avg.pct_of_peak_sustained_active": "issue slots",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "busiest unit of the SM",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "busiest part of memory",
+}
+_STALL = "smsp__pcsamp_warps_issue_stalled_"
+STALLS = 4
+"""Reasons shown."""
+
+
+def _stalls(values: Mapping[str, float]) -> str:
+    """What sampled warps waited for, most frequent first, in ncu's words; nothing where it was not sampled."""
+    found = {
+        n.removeprefix(_STALL): x for n, x in values.items() if n.startswith(_STALL) and not n.endswith("_not_issued")
+    }
+    total = sum(found.values())
+    if not total > 0:
+        return ""
+    first = sorted(found, key=lambda n: -found[n])[:STALLS]
+    return ", ".join(f"{n.replace('_', ' ')} {100 * found[n] / total:.0f} %" for n in first) + " of samples"
 
 
 def _agreement(measured: Measured) -> Text:

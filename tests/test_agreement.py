@@ -84,13 +84,31 @@ def test_a_difference_names_its_line(tiled2d) -> None:
     per_pc[metrics.SHARED][at.pc] += 1000
     changed = measured | {metrics.SHARED: measured[metrics.SHARED] + 1000}
     found = {
-        c.metric: c for c in agreement.compare("main", simulated, changed, per_pc=per_pc, counts=counts, kernel=kernel)
+        c.metric: c
+        for c in agreement.compare(
+            "main", simulated, metrics.derived(changed), per_pc=per_pc, counts=counts, kernel=kernel
+        )
     }
     c = found[metrics.SHARED]
     assert c.verdict == DIFFERS and not c.ok
     (line,) = c.lines
     assert (line.file, line.line) == (at.file, at.line) and line.measured - line.simulated == 1000
     assert found["inst_executed"].verdict == EQUAL
+    assert found[metrics.SHARED_EXCESS].lines
+
+
+def test_a_total_that_its_lines_do_not_bear_out(tiled2d) -> None:
+    simulated, measured, kernel, counts = tiled2d
+    per_pc = {"inst_executed": dict(counts.executed)}
+    changed = measured | {"inst_executed": measured["inst_executed"] + 1, metrics.SECTORS_LD: 5.0}
+    found = {
+        c.metric: c
+        for c in agreement.compare(
+            "main", simulated, metrics.derived(changed), per_pc=per_pc, counts=counts, kernel=kernel
+        )
+    }
+    assert found["inst_executed"].why == "must be equal, as every source line is"
+    assert found[metrics.SECTORS_LD].why == "must be equal"
 
 
 def test_a_difference_outside_the_kernel_is_on_no_line(tiled2d) -> None:

@@ -9,11 +9,22 @@ from dataclasses import replace
 import pytest
 
 import harness
-from harness import backends, gpu_report, measured, metrics, ncu, profiling, record, report
+from harness import gpu_report, measured, metrics, ncu, profiling, record, report, timings
+from harness.gpu.devices import Gpu
+from harness.measurement import Point
 from harness.ncu.reading import Counted
+from harness.problem import Problem
 
 ARBITRATION = 160
 SIZE = 128
+
+
+H200 = Gpu(0, "NVIDIA H200", "GPU-1", 90, 132, 1980, 4800, 140 * 2**30, 60 * 2**20, 64, 32, 233472, 232448, 1024, 65536, (13, 0))  # fmt: skip
+
+
+def point(problem: Problem) -> Point:
+    """A stage timed alone."""
+    return Point("tiled2d", problem, "gpu", samples=[0.01, 0.011, 0.012] * 10, batch=1, sets=2)
 
 
 def counted(part: profiling.LaunchProfile, change: dict[str, float] | None = None) -> Counted:
@@ -25,6 +36,11 @@ def counted(part: profiling.LaunchProfile, change: dict[str, float] | None = Non
         "dram__bytes_read.sum": 2.3e5,
         "dram__bytes_write.sum": 1e5,
         "lts__t_sector_hit_rate.pct": 88.0,
+        "smsp__issue_active.avg.pct_of_peak_sustained_active": 41.0,
+        "smsp__pcsamp_warps_issue_stalled_long_scoreboard": 30.0,
+        "smsp__pcsamp_warps_issue_stalled_short_scoreboard": 60.0,
+        "smsp__pcsamp_warps_issue_stalled_short_scoreboard_not_issued": 50.0,
+        "smsp__pcsamp_warps_issue_stalled_selected": 10.0,
         "smsp__something_new.avg": 3.0,
     }
     values[metrics.WAVEFRONTS_ST] += ARBITRATION
@@ -59,7 +75,10 @@ def profiled(simulated: profiling.Profile, monkeypatch: pytest.MonkeyPatch):
                 found, ("dram__new.sum",), b"NVR", tuple(words), "2025.3.1", options, ["read on a Monday"], 8
             )
 
-        monkeypatch.setattr(backends, "choose", lambda name: "gpu")
+        monkeypatch.setattr(profiling, "_where", lambda backend, device, gpu: ("gpu", simulated.device, H200))
+        monkeypatch.setattr(
+            profiling, "_timed", lambda *_: timings.Timings("t", "time", H200, [point(simulated.problem)], {})
+        )
         monkeypatch.setattr(ncu, "collect", collect)
         return harness.profile("tiled2d", size=SIZE, **{"record": False} | more)
 
@@ -82,12 +101,13 @@ def test_measured_values_stand_beside_the_simulated(profiled) -> None:
 def test_printed(profiled) -> None:
     p = profiled()
     words = report.render(p)
-    assert max(map(len, words.splitlines())) <= 100 and words.isascii()
+    assert max(map(len, words.splitlines())) <= 100
     section = words[words.index("MEASURED") : words.index("WHAT THE ARTICLES CLAIM")]
     for expected in ("Nsight Compute 2025.3.1", "caches flushed before each pass", "54 us", "12 % achieved",
-                     "160 shared-memory wavefronts", "not in this ncu", "dram__new.sum", "L2 88 %", "read on a Monday"):  # fmt: skip
+                     "160 shared-memory wavefronts", "not in this ncu", "dram__new.sum", "L2 88 %", "issue slots 41 %",
+                     "short scoreboard 60 %, long scoreboard 30 %, selected 10 % of samples", "read on a Monday"):  # fmt: skip
         assert expected in section, expected
-    assert "DIFFER" not in section
+    assert "DIFFER" not in section and section.isascii()
     assert "claimed 64, simulated 64, measured 64 threads" in words
 
 
