@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .gpu.devices import Gpu
 
 PACKAGES = ("pycuda", "nvmath-python", "nvidia-ml-py", "nvtx", "ncu-report")
-CAPABILITIES = {21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON"}
+CAPABILITIES = {21: "CAP_SYS_ADMIN"}
 """Bits of a capability mask (linux/capability.h) with which the driver lets a user read counters."""
 PROBE_LIMIT = 120.0
 

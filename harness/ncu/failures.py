@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from ..errors import TilescopeError
 
 PERMISSION_REMEDY = (
-    "NVIDIA's remedy (https://developer.nvidia.com/ERR_NVGPUCTRPERM): as an administrator, allow every user by writing\n"
-    '       options nvidia "NVreg_RestrictProfilingToAdminUsers=0"\n'
-    "       to a file in /etc/modprobe.d and reloading the driver (update-initramfs -u where there is one; reboot); or run as\n"
-    "       root; or give a container the capability (docker run --cap-add=SYS_ADMIN; from driver r530 CAP_PERFMON does)."
+    "NVIDIA's remedy (https://developer.nvidia.com/ERR_NVGPUCTRPERM): run as root; or, as an administrator, allow every user"
+    ' by writing `options nvidia "NVreg_RestrictProfilingToAdminUsers=0"` to a file in /etc/modprobe.d and rebooting'
+    " (update-initramfs -u first where there is one); or start the container with --cap-add=SYS_ADMIN."
 )
 
 
