@@ -284,7 +284,7 @@ def markdown(table: pd.DataFrame) -> str:
             f"\n### {article[0].upper() + article[1:]}\n\n| section | statement | verdict | evidence |\n|---|---|---|---|\n"
         )
         for r in rows.itertuples():
-            evidence = ", ".join(x for x in (f"{r.metric}: {r.value}" if r.metric else r.value, r.source, r.run) if x)
+            evidence = ", ".join(x for x in (": ".join(x for x in (r.metric, r.value) if x), r.source, r.run) if x)
             cells = (
                 r.section,
                 r.statement,

@@ -128,12 +128,22 @@ def test_shared_probes_have_no_bank_conflict(binary, kernel, wavefronts):
 
 
 @pytest.mark.parametrize(
-    "kernel, lines, sectors", [("l1_32", 1, 4), ("l1_128", 4, 16), ("l1_lines", 32, 32), ("l1_lines_one_bank", 32, 32)]
+    "kernel, lines, sectors, wavefronts",
+    [("l1_32", 1, 4, 1), ("l1_128", 4, 16, 4), ("l1_lines", 32, 32, 1), ("l1_lines_one_bank", 32, 32, 32)],
 )
-def test_l1_probes_touch_the_lines_they_say(binary, kernel, lines, sectors):
+def test_l1_probes_touch_the_lines_and_banks_they_say(binary, kernel, lines, sectors, wavefronts):
     found = totals(binary, kernel, 3, "LDG")
     loads = 2 * roofs.WARPS * 3 * 8
     assert (found["requests"], found["lines"], found["sectors"]) == (loads, lines * loads, sectors * loads)
+    assert found["data_wavefronts"] == wavefronts * loads
+
+
+def test_clock_is_read_right_before_and_after_the_loop(binary):
+    for probe in roofs.PROBES:
+        kernel = binary.kernels[probe.kernel]
+        loop = Loop.of(kernel).body
+        clocks = [i.pc for i in kernel.instructions if "SR_CLOCK" in i.text]
+        assert len(clocks) == 2 and clocks[0] < loop[0].pc and loop[-1].pc < clocks[1], kernel.name
 
 
 @pytest.mark.parametrize(

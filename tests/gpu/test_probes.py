@@ -222,3 +222,19 @@ def test_the_run_is_recorded_and_found_again(bench, tmp_path, monkeypatch):
     assert "latency of shared memory" in run.text("roofs.txt")
     assert json.loads((path / "manifest.json").read_text())["kind"] == "roofs"
     assert max(map(len, run.text("roofs.txt").splitlines())) <= 100
+
+
+@pytest.mark.gpu
+def test_roofs_of_this_gpu_are_plausible(tmp_path):
+    result = roofs.run(out=tmp_path / "roofs")
+    found = {r.name: r for r in result.roofs}
+    known = result.device.verified  # of a known architecture: within a few per cent of its widths
+    for name in ("FMA", "issue", "ALU", "LSU", "shared, 32-bit loads", "shared, 64-bit loads", "shared, 128-bit loads"):
+        assert not known or 0.9 < found[name].share < 1.01, name
+    for r in result.roofs:
+        assert (r.high - r.low) / r.value < 0.1, r.name
+        assert r.clock_mhz is None or r.cycles_mhz == pytest.approx(r.clock_mhz, rel=0.02), r.name
+    assert 0.5 * result.device.dram_gbs < found["DRAM read"].value < 1.01 * result.device.dram_gbs
+    latencies = [found[f"latency of {x}"].value for x in ("FMA", "shared memory", "L1", "L2", "DRAM")]
+    assert latencies == sorted(latencies)
+    assert record.load(result.path).manifest["device"] == result.device.name
