@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from importlib.util import find_spec
 
 from .errors import TilescopeError, nearest
@@ -28,10 +27,12 @@ def gpu_missing() -> str:
     """What the gpu backend lacks on this machine, or nothing."""
     if find_spec("harness.gpu") is None:
         return "this version has no gpu backend"
+    from .gpu import devices
+
     try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "there is no NVIDIA driver (libcuda.so.1)"
+        devices.gpus()
+    except TilescopeError as e:
+        return e.what
     if find_spec("pycuda") is None:
         return "PyCUDA is not installed"
     return ""

@@ -63,8 +63,10 @@ def list_(args: argparse.Namespace) -> int:
 
 
 @verb(
-    KERNEL, *PROBLEM, DEVICE,
+    KERNEL, *PROBLEM,
+    Option("device", "GPU to compile for and to draw bounds for (default: the one here, else h200)"),
     Option("backend", "auto, sim or gpu", one_of("auto", "sim", "gpu"), "auto"),
+    GPU,
     Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
     Option("record", "yes or no", one_of("yes", "no"), "yes"),
     *COUNTERS, NVCC, JSON,

@@ -11,7 +11,9 @@ from . import statistics
 from .errors import TilescopeError
 from .statistics import VERDICTS
 
-DOUBTFUL = frozenset(("throttled", "power-capped", "busy", "unsettled", "unheld", "wrong", "damage", "fault", "few-rounds"))
+DOUBTFUL = frozenset(
+    ("throttled", "power-capped", "busy", "unsettled", "unheld", "wrong", "damage", "fault", "few-rounds")
+)
 """Flags of a point that speak against its time."""
 
 
@@ -61,7 +63,10 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     points = []
     for run in (first, second):
         if not (run.path / "samples.parquet").exists() or "stage" not in run.runs or "rounds" not in run.runs:
-            raise TilescopeError(f"run {run.id} has no times: it is of kind {run.manifest.get('kind')}.", "Give runs of `time`, `ladder` or a profile on a GPU.")
+            raise TilescopeError(
+                f"run {run.id} has no times: it is of kind {run.manifest.get('kind')}.",
+                "Give runs of `time`, `ladder` or a profile on a GPU.",
+            )
         samples = run.table("samples").groupby("run").ms.apply(list).to_dict()
         points.append({_identity(row): (row, samples.get(row.run, [])) for row in run.runs.itertuples()})
     rows = []
@@ -74,7 +79,17 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         word = "AMBIGUOUS" if doubts else statistics.verdict(found)
         at = (int(row.m), int(row.n), int(row.k))
         rows.append(
-            Compared(row.stage, at, statistics.median(times).value, statistics.median(later).value, found.value, found.lo, found.hi, word, " ".join(doubts))
+            Compared(
+                row.stage,
+                at,
+                statistics.median(times).value,
+                statistics.median(later).value,
+                found.value,
+                found.lo,
+                found.hi,
+                word,
+                " ".join(doubts),
+            )
         )
     if not rows:
         raise TilescopeError(f"runs {first.id} and {second.id} share no stage on the same problem.")

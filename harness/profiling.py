@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -27,6 +27,7 @@ from . import (
     ncu,
     roofs,
     sim,
+    timings,
     toolchain,
     watched,
 )
@@ -35,13 +36,20 @@ from . import record as records
 from . import stage as stages
 from .device import Device
 from .errors import TilescopeError
+from .measurement import Point
 from .occupancy import Occupancy, occupancy, static_shared
 from .problem import Operands, Problem
 from .stage import Claim, Launch, Stage
+from .timings import Timings
 from .toolchain import Binary, Kernel
+
+if TYPE_CHECKING:
+    from .gpu.devices import Gpu
 
 SIZE = 1024
 """M, N and K where the caller names none."""
+TIME_LIMIT_S = 1.0
+"""Seconds that a profile spends on timing, the warm-up left out."""
 Progress = Callable[[float, str], None]
 
 PER_PC = {
@@ -92,6 +100,8 @@ class Profile:
     claims    a Verdict for each claim that speaks of this problem
     findings  at most five, costliest first
     measured  what Nsight Compute counted, on the gpu backend where it could; else `notes` say why not
+    timing    the stage and cuBLAS timed, on the gpu backend: its Point is `timed`
+    damage    in words, what the stage wrote outside of C on the GPU
     bounds    of all launches together
     path      the run directory, or None where none was recorded
     """
@@ -113,8 +123,15 @@ class Profile:
     started: float
     ended: float
     measured: measured.Measured | None = None
+    timing: Timings | None = None
+    damage: str = ""
     notes: tuple[str, ...] = ()
     path: Path | None = None
+
+    @property
+    def timed(self) -> Point | None:
+        """The stage's times; None where nothing was timed."""
+        return self.timing.points[0] if self.timing else None
 
     def __repr__(self) -> str:
         return f"<Profile {self.id}: {self.stage.name} {self.problem} on {self.device.name}, {'ok' if self.ok else 'NOT OK'}>"
@@ -127,7 +144,7 @@ class Profile:
     @property
     def ok(self) -> bool:
         """Whether the kernel ran without a fault and C is right. A claim that does not hold is a finding, not a failure."""
-        return self.fault is None and self.error is not None and self.error.ok
+        return self.fault is None and self.error is not None and self.error.ok and not self.damage
 
     @cached_property
     def launches(self) -> pd.DataFrame:
@@ -157,6 +174,8 @@ class Profile:
             rows += [(None, r.metric, None, claim.expected, unit or units[r.metric], "claim") for r in claim.readings]
         if self.measured:
             rows += self.measured.rows()
+        if self.timed:
+            rows += [(None, *row) for row in timings.values(self.timed)]
         if self.error:
             rows += [
                 (None, "error max", None, self.error.max, "", "sim"),
@@ -220,6 +239,8 @@ class Profile:
                 "error": self.error.to_json() if self.error else None,
                 "fault": _fault_json(self.fault) if self.fault else None,
                 "measured": self.measured.to_json() if self.measured else None,
+                "timing": self.timing.to_json() if self.timing else None,
+                "damage": self.damage or None,
                 "notes": self.notes,
                 "path": str(self.path) if self.path else None,
             }
@@ -240,8 +261,9 @@ def profile(
     ldc: int = 0,
     distribution: str = "normal",
     seed: int = 0,
-    device: str = "h200",
+    device: str | None = None,
     backend: str = "auto",
+    gpu: str | int | None = None,
     out: str | Path | None = None,
     record: bool = True,
     nvcc: str | None = None,
@@ -261,10 +283,9 @@ def profile(
     note = progress or (lambda fraction, text: None)
     started = time.time()
     stage = stages.find(str(kernel))
-    target = devices.find(device)
     chosen = configure(stage, tunables)
     problem = Problem(*shape(size, m, n, k), alpha, beta, lda, ldb, ldc, distribution, seed)
-    backend = backends.choose(backend)
+    backend, target, live = _where(backend, device, gpu)
     run = records.new_id(stage.name, problem, chosen)
     path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)
@@ -273,7 +294,8 @@ def profile(
     note(0.0, f"compiling {stage.name}")
     binary = toolchain.compile(stage, chosen, target.cc, nvcc)
     operands = problem.operands()
-    error = fault = None
+    error = fault = timing = None
+    notes: tuple[str, ...] = ()
     parts: list[LaunchProfile] = []
     try:
         done = sim.run(binary, launches, problem, operands, progress=lambda f, text: note(0.1 + 0.6 * f, text))
@@ -282,11 +304,20 @@ def profile(
         error = accuracy.check(done.c, done.tiles, operands)
     except sim.Fault as e:
         fault = e
+    except sim.NotSimulated as e:
+        if not live:
+            raise
+        notes = (f"{e.what[0].upper()}{e.what[1:]}",)
     totals = metrics.totals([p.metrics for p in parts], target)
-    counted, notes = None, ()
-    if backend == "gpu" and not fault:
+    counted, damage = None, ""
+    if live and not fault:
+        timing = _timed(kernel, problem, chosen, live, nvcc, lambda f, text: note(0.7 + 0.05 * f, text))
+        error, damage = _worst(error, timing.points[0]), timing.points[0].damage
         note(0.75, "Nsight Compute")
-        counted, notes = _counters(kernel, stage, problem, chosen, launches, binary, parts, counters or ncu.Options(), note)
+        counted, more = _counters(
+            kernel, stage, problem, chosen, launches, binary, parts, counters or ncu.Options(), live.uuid, note
+        )
+        notes = (*notes, *more, *timing.warnings)
     note(0.8, "comparing with what the articles claim")
     verdicts = _claims(stage, chosen, problem, target, operands, totals, nvcc) if parts else []
     result = Profile(
@@ -294,12 +325,53 @@ def profile(
         bounds=bounds.total(problem, [p.bounds for p in parts], target, widths) if parts else [],
         claims=verdicts,
         findings=findings.findings([(p.launch, p.kernel, p.counts) for p in parts], problem, target),
-        error=error, fault=fault, started=started, ended=time.time(), measured=counted, notes=notes,
+        error=error, fault=fault, started=started, ended=time.time(), measured=counted, timing=timing, damage=damage, notes=notes,
     )  # fmt: skip
     if path:
         note(0.95, "recording")
         result.path = _record(result, path)
     return result
+
+
+def _where(backend: str, device: str | None, gpu: str | int | None) -> tuple[str, Device, Gpu | None]:
+    """(backend, the device to compile for, the GPU to run on or None). DEVICE= for another kind of GPU than is here means `sim`."""
+    named = devices.find(device) if device else None
+    chosen = backends.choose(backend)
+    if chosen == "sim":
+        if gpu is not None:
+            raise TilescopeError(f"GPU={gpu} needs BACKEND=gpu.", f"Here: {backends.gpu_missing() or 'BACKEND=sim was asked for'}.")
+        return "sim", named or devices.find("h200"), None
+    from .gpu import devices as live
+
+    found = live.find(gpu)
+    if named and named.name != found.device.name:
+        if backend == "auto" and gpu is None:
+            return "sim", named, None
+        raise TilescopeError(
+            f"DEVICE={named.name} is not what is here: {found}.", "Leave DEVICE out, or use BACKEND=sim to simulate another GPU."
+        )
+    return "gpu", found.device, found
+
+
+def _timed(
+    kernel: str | Path, problem: Problem, tunables: dict[str, int], gpu: Gpu, nvcc: str | None, note: Progress
+) -> Timings:
+    """A stage checked on the GPU and timed beside cuBLAS, shortly. Raises TilescopeError where it crashes or hangs."""
+    done = timings.time(
+        kernel, problem=problem, limit=TIME_LIMIT_S, gpu=gpu.index, nvcc=nvcc, record=False, progress=note, **tunables
+    )
+    if done.interrupted:
+        raise KeyboardInterrupt
+    if done.points[0].fault:
+        what, *remedy = done.points[0].fault.splitlines()
+        raise TilescopeError(what, "\n".join(remedy))
+    return done
+
+
+def _worst(simulated: accuracy.Accuracy | None, point: Point) -> accuracy.Accuracy | None:
+    """What to report of C: whatever is wrong, the GPU's first; else the GPU's against float64."""
+    found = [a for a in (point.accuracy, point.exact, simulated) if a is not None]
+    return next((a for a in found if not a.ok), found[0] if found else None)
 
 
 def configure(stage: Stage, tunables: Mapping[str, int | str]) -> dict[str, int]:
@@ -351,13 +423,14 @@ def _counters(
     binary: Binary,
     parts: list[LaunchProfile],
     options: ncu.Options,
+    gpu: str,
     note: Progress,
 ) -> tuple[measured.Measured | None, tuple[str, ...]]:
     """What Nsight Compute counts of the very machine code that was simulated; or None, and why this machine gives no counters."""
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(binary.cubin)
-        words = watched.launch_words(kernel, problem, tunables, cubin)
+        words = watched.launch_words(kernel, problem, tunables, cubin, gpu)
         try:
             collection = ncu.collect(
                 stage.name, words, launches, options, progress=lambda f, text: note(0.75 + 0.05 * f, text)
@@ -490,7 +563,12 @@ def _record(profile: Profile, path: Path) -> Path:
     return records.write(
         path,
         manifest,
-        {"runs": pd.DataFrame([row]), "values": profile.values, "lines": profile.instructions},
+        {
+            "runs": pd.DataFrame([row | timings.run_columns(profile.timing, 0) if profile.timing else row]),
+            "values": profile.values,
+            "lines": profile.instructions,
+            **(profile.timing.tables(profile.id) if profile.timing else {}),
+        },
         {
             "sass.txt": profile.binary.sass(),
             "kernel.cubin": portable_cubin(profile.binary),

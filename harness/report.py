@@ -46,15 +46,20 @@ def render(profile: Profile, width: int = WIDTH, colour: bool = False) -> str:
     if profile.fault:
         page.section("Fault", "the kernel was stopped here; nothing was counted")
         page.say(str(profile.fault), style="bold red")
-    else:
+    elif profile.parts:
         _coalescing(page, profile.totals)
         _shared(page, profile.totals)
         _occupancy(page, profile)
         _work(page, profile)
         _lines(page, profile)
         _bounds(page, profile)
-        if profile.measured:
-            gpu_report.render(page, profile.measured, profile.problem)
+    if profile.timed:
+        from . import timing_report
+
+        timing_report.section(page, profile)
+    if profile.measured:
+        gpu_report.render(page, profile.measured, profile.problem)
+    if profile.parts:
         _claims(page, profile)
         _findings(page, profile)
     _error(page, profile)
@@ -192,9 +197,18 @@ def _header(page: Page, p: Profile) -> None:
             f"{max(k.function.registers for k in kernels)} registers a thread, {f'{spills:,} bytes of spills' if spills else 'no spills'};"
             f" nvcc {p.binary.compiler}, machine code {p.binary.hash[:12]}",
         ),
-        ("backend", "none: the kernel was stopped" if p.fault else how),
+        ("backend", "none: the kernel was stopped" if p.fault else _ran_on(p, how if p.parts else "")),
     ]
     page.pairs(rows)
+
+
+def _ran_on(p: Profile, simulated: str) -> str:
+    """Which GPU ran it, and how much of it was simulated."""
+    if not p.timing:
+        return simulated
+    driver = f", driver {p.timing.facts['driver']}" if p.timing.facts.get("driver") else ""
+    counted = f"; its counts from {simulated}" if simulated else "; not simulated"
+    return f"GPU {p.timing.gpu.index}, {p.timing.gpu.name}{driver}{counted}"
 
 
 def _coalescing(page: Page, v: dict[str, float]) -> None:
@@ -379,6 +393,8 @@ def _error(page: Page, p: Profile) -> None:
         page.say("C was not computed: the kernel was stopped", "bold red")
     else:
         page.say(("right: " if p.error.ok else "WRONG: ") + str(p.error), "green" if p.error.ok else "bold red")
+    if p.damage:
+        page.say(f"WRONG: {p.damage}", "bold red")
 
 
 def render_verification(v: Verification, width: int = WIDTH, colour: bool = False) -> str:

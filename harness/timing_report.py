@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from .bounds import bottleneck
 from .measurement import FLAGS, Point
 from .report import WIDTH, Page, figure
 from .statistics import Estimate, verdict
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .profiling import Profile
     from .timings import Timings
 
 STYLES = {"FASTER": "green", "SAME": "", "SLOWER": "bold red", "AMBIGUOUS": "yellow"}
@@ -40,17 +42,49 @@ def render(t: Timings, width: int = WIDTH, colour: bool = False) -> str:
     return page.text()
 
 
+def section(page: Page, profile: Profile) -> None:
+    """A profile's section on time: the stage beside cuBLAS, and beside its bound."""
+    t = profile.timing
+    p = t.points[0]
+    page.section(
+        "Time", f"CUDA events, launches queued behind a blocking kernel; {'rotating' if p.cold else 'the same'} inputs"
+    )
+    if not p.samples:
+        page.say("not timed: see the result", "bold red")
+        return
+    _table(page, t, t.points)
+    if profile.bounds:
+        top = bottleneck(profile.bounds)
+        page.say(
+            f"{figure(p.ms.value / 1e3 / top.seconds)} times the bound of {top.name}, {figure(top.seconds * 1e3, 4)} ms"
+        )
+    if math.isfinite(p.telemetry.clock):
+        page.say(
+            f"at {p.telemetry.clock:,.0f} MHz, {p.telemetry.power:,.0f} W, {p.telemetry.temperature:.0f} degrees C",
+            "dim",
+        )
+    for f in p.flags:
+        page.say(f"{f}: {FLAGS[f]}", "yellow")
+
+
 def _conditions(t: Timings) -> list[tuple[str, str]]:
-    versions = dict.fromkeys(f"{p.backend} {p.detail.split(',')[0]}" for p in t.points if p.backend != "gpu" and p.detail)
+    versions = dict.fromkeys(
+        f"{p.backend} {p.detail.split(',')[0]}" for p in t.points if p.backend != "gpu" and p.detail
+    )
     clocks = [p.telemetry.clock for p in t.points if math.isfinite(p.telemetry.clock)]
     clock = f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz" if clocks else "SM clock unknown"
     rows = [
         ("GPU", f"{t.gpu.device.sms} SMs, {clock}; driver {t.facts.get('driver') or 'unknown'}"),
         (
             "inputs",
-            "COLD: rotating sets, together at least twice the L2" if t.options["cold"] else "HOT: one set, which may stay in cache",
+            "COLD: rotating sets, together at least twice the L2"
+            if t.options["cold"]
+            else "HOT: one set, which may stay in cache",
         ),
-        ("timed", f"A B A B in one process, launches queued behind a blocking kernel, up to {t.options['limit_s']:g} s a row"),
+        (
+            "timed",
+            f"A B A B in one process, launches queued behind a blocking kernel, up to {t.options['limit_s']:g} s a row",
+        ),
     ]
     return [*rows, ("rivals", ", ".join(versions))] if versions else rows
 
@@ -62,10 +96,25 @@ def _sets(points: list[Point]) -> str:
 
 def _table(page: Page, t: Timings, points: list[Point]) -> None:
     beside = _rival(points)
-    columns = ["<", "ms", "±", "TFLOPS", "of peak", *([f"{beside} / this", "±"] if beside else []), "rounds", "error / bound"]
+    columns = [
+        "<",
+        "ms",
+        "±",
+        "TFLOPS",
+        "of peak",
+        *([f"{beside} / this", "±"] if beside else []),
+        "rounds",
+        "error / bound",
+    ]
     rows = []
     for p in points:
-        row: list[str | Text] = [_label(p), figure(p.ms.value, 4), _spread(p.ms), figure(p.tflops), _share(p.tflops / t.gpu.device.peak_tflops)]
+        row: list[str | Text] = [
+            _label(p),
+            figure(p.ms.value, 4),
+            _spread(p.ms),
+            figure(p.tflops),
+            _share(p.tflops / t.gpu.device.peak_tflops),
+        ]
         if beside:
             row += [_ratio(p.ratio.value), _spread(p.ratio)]
         bad = "FAULT" if p.fault else "" if p.ok else "WRONG"
@@ -85,7 +134,13 @@ def _verdicts(page: Page, points: list[Point]) -> None:
     for p in beside if len(points) <= 2 else ():
         word = verdict(p.ratio)
         interval = f"{_ratio(p.ratio.lo)} to {_ratio(p.ratio.hi)}"
-        page.say(Text.assemble(f"{p.stage} is ", (word, STYLES[word]), f": {p.rival}'s time over its own is {_ratio(p.ratio.value)}, {interval} with 95 %"))
+        page.say(
+            Text.assemble(
+                f"{p.stage} is ",
+                (word, STYLES[word]),
+                f": {p.rival}'s time over its own is {_ratio(p.ratio.value)}, {interval} with 95 %",
+            )
+        )
 
 
 def _flags(page: Page, points: list[Point]) -> None:

@@ -93,6 +93,14 @@ class Timings:
         ]
         return pd.DataFrame(rows, columns=["run", "seconds", "clock_mhz", "power_w", "temperature_c", "reasons"])
 
+    def tables(self, first: str | None = None) -> dict[str, pd.DataFrame]:
+        """The tables `samples` and `telemetry`; `first` is what to call the first point where not by `point_id`."""
+        found = {"samples": self.samples, "telemetry": self.telemetry}
+        if first:
+            for table in found.values():
+                table["run"] = table.run.replace(self.point_id(0), first)
+        return found
+
     def point_id(self, number: int) -> str:
         """What the tables of a run call one of its points."""
         return f"{self.id}/{number}"
@@ -224,7 +232,14 @@ def _measure(
         chosen, tuple(problems), tuple(entries), tuple((i, e.key) for i in range(len(problems)) for e in entries), beside, cold, limit, timeout,
         cool, compiler,
     )  # fmt: skip
-    options = {"cold": cold, "limit_s": limit, "timeout_s": timeout, "cool_c": cool, "against": rival, "load": "source" if compiler else "cubin"}
+    options = {
+        "cold": cold,
+        "limit_s": limit,
+        "timeout_s": timeout,
+        "cool_c": cool,
+        "against": rival,
+        "load": "source" if compiler else "cubin",
+    }
     result = Timings(run, kind, chosen, [], options, binaries=binaries, started=started)
     outcome = client.Outcome()
     try:
@@ -245,7 +260,9 @@ def _measure(
     return result
 
 
-def _entry(key: str, kernel: str, tunables: Mapping[str, int], gpu: Gpu, nvcc: str | None) -> tuple[Entry, toolchain.Binary | None]:
+def _entry(
+    key: str, kernel: str, tunables: Mapping[str, int], gpu: Gpu, nvcc: str | None
+) -> tuple[Entry, toolchain.Binary | None]:
     from .gpu.worker import Entry
     from .profiling import configure
 
@@ -274,9 +291,8 @@ def _record(result: Timings, path: Path) -> Path:
     runs = [
         {
             "run": result.point_id(n), "kind": result.kind, "stage": p.stage, **asdict(p.problem), "tunables": json.dumps(p.tunables),
-            "arch": device.arch, "device": device.name, "backend": p.backend, "driver": result.facts.get("driver", ""), "detail": p.detail,
-            "rival": p.rival, "cold": p.cold, "sets": p.sets, "batch": p.batch, "rounds": len(p.samples), "flags": " ".join(p.flags),
-            "sass": p.sass, "commit": (where["git"] or {}).get("commit"), "started": manifest["started"], "ended": manifest["ended"], "ok": p.ok,
+            "arch": device.arch, "device": device.name, "backend": p.backend, "sass": p.sass, "commit": (where["git"] or {}).get("commit"),
+            "started": manifest["started"], "ended": manifest["ended"], "ok": p.ok, **run_columns(result, n),
         }
         for n, p in enumerate(result.points)
     ]  # fmt: skip
@@ -284,11 +300,19 @@ def _record(result: Timings, path: Path) -> Path:
     tables = {
         "runs": pd.DataFrame(runs),
         "values": records.frame(records.VALUES, rows),
-        "samples": result.samples,
-        "telemetry": result.telemetry,
+        **result.tables(),
     }
     files = {f"{result.kind}.csv": csv(result.table), "profile.txt": timing_report.render(result)}
     return records.write(path, manifest, tables, files)
+
+
+def run_columns(t: Timings, number: int) -> dict[str, Any]:
+    """What a timed point adds to its row of runs.parquet."""
+    p = t.points[number]
+    return {
+        "driver": t.facts.get("driver", ""), "detail": p.detail, "rival": p.rival, "cold": p.cold, "sets": p.sets, "batch": p.batch,
+        "rounds": len(p.samples), "flags": " ".join(p.flags),
+    }  # fmt: skip
 
 
 def values(p: Point) -> list[tuple]:
@@ -303,7 +327,10 @@ def values(p: Point) -> list[tuple]:
         found |= {"rival_ratio": p.ratio.value, "rival_ratio_lo": p.ratio.lo, "rival_ratio_hi": p.ratio.hi}
     rows = [(name, None, value, METRICS[name].unit, "timing") for name, value in found.items()]
     if p.accuracy:
-        rows += [("error max", None, p.accuracy.max, "", "timing"), ("error bound", None, p.accuracy.bound, "", "timing")]
+        rows += [
+            ("error max", None, p.accuracy.max, "", "timing"),
+            ("error bound", None, p.accuracy.bound, "", "timing"),
+        ]
     return rows
 
 

@@ -23,7 +23,7 @@ assert cli  # the verbs register themselves
 def test_one_grammar(words):
     args = parse("profile", words.split())
     assert (args.kernel, args.size, args.beta, args.json, args.tunables) == ("tiled2d", 512, -1.0, "-", {"BM": "32"})
-    assert (args.m, args.alpha, args.device, args.record) == (None, 1.0, "h200", "yes")
+    assert (args.m, args.alpha, args.device, args.record) == (None, 1.0, None, "yes")
 
 
 def test_paths_are_bare_words():

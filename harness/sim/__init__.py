@@ -1,6 +1,6 @@
 """The GPU-less backend: executes the compiled machine code (SASS) and counts what the hardware would count."""
 
 from .faults import Fault
-from .simulate import LaunchCounts, Simulation, run, trace
+from .simulate import LaunchCounts, NotSimulated, Simulation, run, trace
 
-__all__ = ["Fault", "LaunchCounts", "Simulation", "run", "trace"]
+__all__ = ["Fault", "LaunchCounts", "NotSimulated", "Simulation", "run", "trace"]

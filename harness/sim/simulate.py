@@ -35,7 +35,14 @@ BUDGET = 100_000_000
 """Instructions after which a warp counts as caught in an endless loop."""
 STACK = 0x28  # where constant bank 0 holds the initial stack pointer
 
+ARCHITECTURES = (75, 80, 86, 87, 89, 90)
+"""Compute capabilities, times ten, whose machine code is understood."""
+
 Progress = Callable[[float, str], None]
+
+
+class NotSimulated(TilescopeError):
+    """The simulator does not know this architecture, or an instruction that was executed. It never guesses."""
 
 
 @dataclass
@@ -84,8 +91,13 @@ def run(
     """Execute the launches in order. blocks: 'all', 'sample' (one block a class and some more), 'count' (one block a class),
     or 'auto' ('all' where affordable, else 'sample').
 
-    Raises Fault where a kernel fails a check, TilescopeError where an instruction is not known to the simulator.
+    Raises Fault where a kernel fails a check, NotSimulated where the architecture or an instruction is not known.
     """
+    if binary.arch not in ARCHITECTURES:
+        raise NotSimulated(
+            f"not simulated: the simulator does not know the machine code of sm_{binary.arch}.",
+            f"Choose a DEVICE from sm_{ARCHITECTURES[0]} to sm_{ARCHITECTURES[-1]}, or run it on a GPU.",
+        )
     if blocks not in ("auto", "all", "sample", "count"):
         raise ValueError(f"blocks={blocks!r}")
     arena = Arena(problem, operands)
@@ -220,7 +232,7 @@ class _Prepared:
                 raise TilescopeError("out of memory while simulating.", "Choose a smaller size.")
             case "unknown":
                 i = self.kernel.instructions[record.pc]
-                raise TilescopeError(
+                raise NotSimulated(
                     f"not simulated: {i.text} at {i.pc:#x} ({os.path.basename(i.file)}:{i.line}) of {self.kernel.name}: "
                     f"the simulator does not know {self.decoder.unknown[record.pc]}.",
                     "Run it on a GPU, or report the opcode.",
