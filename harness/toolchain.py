@@ -25,6 +25,8 @@ from .errors import TilescopeError
 from .stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
+LEAST_NVDISASM = (13, 5)
+"""Before 13.4 its JSON has no source lines, before 13.5 no comma between a load's register and its address."""
 CACHE_FORMAT = "2"
 
 
@@ -50,7 +52,7 @@ class Instruction:
         return " ".join(x for x in (self.predicate, self.opcode, ", ".join(self.operands)) if x)
 
 
-@dataclass
+@dataclass(eq=False)
 class Kernel:
     """A function of a Binary: what the ELF file says of it, its instructions, and what ptxas said of spills (bytes)."""
 
@@ -197,10 +199,10 @@ def tools(nvcc: str | None = None) -> Toolchain:
             "no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm."
         )
     best = max(((_version(Path(p)), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
-    if _numbers(best[0])[:1] < _numbers(version)[:1]:
+    if _numbers(best[0]) < LEAST_NVDISASM or _numbers(best[0])[:1] < _numbers(version)[:1]:
         raise TilescopeError(
-            f"nvdisasm {best[0]} ({best[1]}) is older than nvcc {version} ({path}) and may not read its code.",
-            f"pip install 'nvidia-cuda-nvdisasm=={version.split('.')[0]}.*' in .venv.",
+            f"nvdisasm {best[0]} ({best[1]}) is too old: its JSON lacks source lines, or it cannot read nvcc {version}'s code.",
+            "pip install nvidia-cuda-nvdisasm; it reads the code of older compilers too.",
         )
     return Toolchain(path, best[1], version, best[0])
 

@@ -137,3 +137,11 @@ def test_every_guard_in_text_is_the_one_in_the_bits():
             for i in kernel.instructions:
                 if "U" not in i.predicate and i.base[0] != "U":
                     assert i.predicate.replace("T", "7") == toolchain._guard(i.word).replace("T", "7"), i
+
+
+def test_an_old_disassembler_is_refused(monkeypatch):
+    monkeypatch.setattr(toolchain, "_version", lambda tool: "13.4.92" if "nvdisasm" in str(tool) else "13.0.88")
+    toolchain.tools.cache_clear()
+    with pytest.raises(TilescopeError, match=r"nvdisasm 13\.4\.92 .* is too old(.|\n)*pip install nvidia-cuda-nvdisasm"):
+        toolchain.tools()
+    toolchain.tools.cache_clear()
