@@ -9,8 +9,8 @@ import numpy as np
 
 from .problem import Operands
 
-CHUNK_ROWS = 512
-"""Rows of a float64 reference held at a time."""
+CHUNK = (512, 2048)
+"""Rows and columns of a float64 reference held at a time."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,12 @@ def check(c: np.ndarray, tiles: np.ndarray | None, operands: Operands, exact: bo
 
 
 def _blocks(tiles: np.ndarray | None, m: int, n: int) -> Iterator[tuple[int, int, int, int]]:
-    if tiles is None:
-        for row in range(0, m, CHUNK_ROWS):
-            yield row, min(m, row + CHUNK_ROWS), 0, n
-        return
-    for tile in tiles:
-        row0, row1, col0, col1 = map(int, tile)
-        if row1 > row0 and col1 > col0:
-            yield row0, row1, col0, col1
+    """The rectangles to check, none larger than CHUNK."""
+    for tile in [(0, m, 0, n)] if tiles is None else tiles:
+        row0, row1, column0, column1 = map(int, tile)
+        for row in range(row0, row1, CHUNK[0]):
+            for column in range(column0, column1, CHUNK[1]):
+                yield row, min(row1, row + CHUNK[0]), column, min(column1, column + CHUNK[1])
 
 
 def _largest(x: np.ndarray) -> tuple[int, int]:

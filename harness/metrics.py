@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pandas as pd
 
@@ -219,8 +220,9 @@ def in_ncu(name: str) -> bool:
     return name in COUNTED_IN_CODE or "__" in name and not name.startswith("derived__")
 
 
+@lru_cache(maxsize=32)
 def instructions(kernel: Kernel) -> pd.DataFrame:
-    """Static facts of a kernel's instructions: index pc; base, space, kind, width, pipe, even, odd, file, line."""
+    """Static facts of a kernel's instructions: index pc; base, space, kind, width, pipe, even, odd, file, line. Not to be changed."""
     reads = isa.register_reads(kernel.instructions)
     rows = []
     for instruction, (even, odd) in zip(kernel.instructions, reads, strict=True):

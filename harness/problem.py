@@ -15,6 +15,16 @@ UNIT_ROUNDOFF = 2.0**-24
 """Half the distance from 1 to the next fp32 number."""
 MAX_ELEMENTS = 2**31 - 1
 """The stages index a matrix with 32-bit integers."""
+MAX_SEED = 2**63 - 1
+"""A seed is recorded as a 64-bit integer."""
+FIXED_MEMORY = 384 * 2**20
+"""Bytes a profile takes whatever the size: Python, its libraries, and the pieces in which large matrices are handled."""
+DRAWN = 2**22
+"""Elements drawn at a time."""
+WIDE = 2**21
+"""Elements of A or B held in float64 at a time."""
+SERIAL = 2**18
+"""Products m*n*k that a BLAS computes without starting threads, which cost more than they save there."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class Problem:
             least = 1 if name in "mnk" else 0
             if value < least:
                 raise TilescopeError(f"{name.upper()}={value} is less than {least}.")
+            if name == "seed" and value > MAX_SEED:
+                raise TilescopeError(f"SEED={value} is more than {MAX_SEED}, the largest that a run can record.")
             object.__setattr__(self, name, int(value))
         for name in ("alpha", "beta"):
             with np.errstate(over="ignore"):
@@ -72,11 +84,10 @@ class Problem:
                     f"{name} would have {rows * ld:,} elements; a stage indexes at most {MAX_ELEMENTS:,}.",
                     "Choose a smaller size.",
                 )
-        need = int(self.bytes * 2.5) + 256 * 2**20
-        have = _available_memory()
+        need, have = self.memory, _available_memory()
         if need > have:
             raise TilescopeError(
-                f"the problem {self} needs about {need / 2**30:.1f} GiB of memory; {have / 2**30:.1f} GiB are free.",
+                f"the problem {self} needs up to {need / 2**30:.1f} GiB of memory; {have / 2**30:.1f} GiB are free.",
                 "Choose a smaller size.",
             )
 
@@ -89,6 +100,12 @@ class Problem:
     def bytes(self) -> int:
         """Bytes that A, B and C take as stored."""
         return 4 * sum(rows * ld for rows, ld in self.shapes.values())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that simulating it takes at most: inputs, the simulated memory with a byte of state per word, and the rest."""
+        a, b, c = (rows * ld for rows, ld in self.shapes.values())
+        return 9 * (a + b) + (9 if self.beta else 5) * c + FIXED_MEMORY
 
     @property
     def flops(self) -> int:
@@ -141,32 +158,33 @@ class Operands:
         self.problem = problem
         self.a = self._draw(0, problem.m, problem.k, problem.lda)
         self.b = self._draw(1, problem.k, problem.n, problem.ldb)
-        if problem.beta:
-            self.c = self._draw(2, problem.m, problem.n, problem.ldc)
-        else:
-            self.c = np.full((problem.m, problem.ldc), np.nan, np.float32)
+
+    @cached_property
+    def c(self) -> np.ndarray:
+        """Made when first asked for: with beta = 0 hardly anyone does."""
+        p = self.problem
+        return self._draw(2, p.m, p.n, p.ldc) if p.beta else np.full((p.m, p.ldc), np.nan, np.float32)
 
     def _draw(self, stream: int, rows: int, columns: int, ld: int) -> np.ndarray:
         rng = np.random.default_rng([self.problem.seed, stream])
-        match self.problem.distribution:
-            case "normal":
-                x = rng.standard_normal((rows, columns), dtype=np.float32)
-            case "uniform":
-                x = rng.random((rows, columns), dtype=np.float32)
-            case "integers":
-                x = rng.integers(-8, 9, (rows, columns)).astype(np.float32)
-            case _:
-                x = np.zeros((rows, columns), np.float32)
-        if ld == columns:
-            return x
-        stored = np.full((rows, ld), np.nan, np.float32)
-        stored[:, :columns] = x
+        stored = np.empty((rows, ld), np.float32)
+        stored[:, columns:] = np.nan
+        high, wide = max(1, DRAWN // columns), min(columns, DRAWN)
+        for row in range(0, rows, high):
+            for column in range(0, columns, wide):
+                piece = stored[row : row + high, column : min(columns, column + wide)]
+                piece[:] = self._values(rng, piece.shape)
         return stored
 
-    @cached_property
-    def _wide(self) -> tuple[np.ndarray, np.ndarray]:
-        p = self.problem
-        return self.a[:, : p.k].astype(np.float64), self.b[:, : p.n].astype(np.float64)
+    def _values(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray | float:
+        match self.problem.distribution:
+            case "normal":
+                return rng.standard_normal(shape, dtype=np.float32)
+            case "uniform":
+                return rng.random(shape, dtype=np.float32)
+            case "integers":
+                return rng.integers(-8, 9, shape)
+        return 0.0
 
     def reference(self, rows: slice | np.ndarray, columns: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(C, bound) in float64 for a block of rows and columns.
@@ -176,18 +194,25 @@ class Operands:
         (N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5).
         """
         p = self.problem
-        if isinstance(rows, slice) and isinstance(columns, slice) and (rows, columns) == (slice(None), slice(None)):
-            a, b = self._wide
-        else:
-            a = self.a[rows, : p.k].astype(np.float64)
-            b = self.b[:, : p.n][:, columns].astype(np.float64)
-        product = p.alpha * (a @ b)
-        bound = abs(p.alpha) * gamma(p.k + 2) * (np.abs(a) @ np.abs(b))
+        a, b = self.a[rows, : p.k], self.b[:, : p.n][:, columns]
+        product, bound = np.zeros((2, len(a), b.shape[1]))
+        for at in range(0, p.k, step := _depth(*product.shape)):
+            left, right = (x.astype(np.float64) for x in (a[:, at : at + step], b[at : at + step]))
+            product += left @ right
+            bound += np.abs(left, out=left) @ np.abs(right, out=right)
+        product *= p.alpha
+        bound *= abs(p.alpha) * gamma(p.k + 2)
         if p.beta:
             c = self.c[rows, : p.n][:, columns].astype(np.float64)
             product += p.beta * c
             bound += gamma(3) * abs(p.beta) * np.abs(c)
         return product, bound + np.finfo(np.float32).tiny
+
+
+def _depth(rows: int, columns: int) -> int:
+    """How far along K a float64 product of so many rows and columns goes at a time."""
+    serial = SERIAL // max(1, rows * columns)
+    return serial if serial >= 16 else max(64, WIDE // max(rows, columns))
 
 
 def gamma(n: int) -> float:

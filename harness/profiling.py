@@ -38,7 +38,7 @@ from .device import Device
 from .errors import TilescopeError
 from .measurement import Point
 from .occupancy import Occupancy, occupancy, static_shared
-from .problem import Operands, Problem
+from .problem import Problem
 from .stage import Claim, Launch, Stage
 from .timings import Timings
 from .toolchain import Binary, Kernel
@@ -298,7 +298,10 @@ def profile(
     notes: tuple[str, ...] = ()
     parts: list[LaunchProfile] = []
     try:
-        done = sim.run(binary, launches, problem, operands, progress=lambda f, text: note(0.1 + 0.6 * f, text))
+        arena = sim.Arena(problem, operands)
+        done = sim.run(
+            binary, launches, problem, operands, progress=lambda f, text: note(0.1 + 0.6 * f, text), arena=arena
+        )
         parts = [_measured(x, problem, target, widths) for x in done.launches]
         note(0.7, "checking C against float64")
         error = accuracy.check(done.c, done.tiles, operands)
@@ -319,7 +322,7 @@ def profile(
         )
         notes = (*notes, *more, *timing.warnings)
     note(0.8, "comparing with what the articles claim")
-    verdicts = _claims(stage, chosen, problem, target, operands, totals, nvcc) if parts else []
+    verdicts = _claims(stage, chosen, problem, target, arena, totals, nvcc) if parts else []
     result = Profile(
         run, stage, problem, chosen, target, backend, binary, parts, totals,
         bounds=bounds.total(problem, [p.bounds for p in parts], target, widths) if parts else [],
@@ -339,7 +342,9 @@ def _where(backend: str, device: str | None, gpu: str | int | None) -> tuple[str
     chosen = backends.choose(backend)
     if chosen == "sim":
         if gpu is not None:
-            raise TilescopeError(f"GPU={gpu} needs BACKEND=gpu.", f"Here: {backends.gpu_missing() or 'BACKEND=sim was asked for'}.")
+            raise TilescopeError(
+                f"GPU={gpu} needs BACKEND=gpu.", f"Here: {backends.gpu_missing() or 'BACKEND=sim was asked for'}."
+            )
         return "sim", named or devices.find("h200"), None
     from .gpu import devices as live
 
@@ -348,7 +353,8 @@ def _where(backend: str, device: str | None, gpu: str | int | None) -> tuple[str
         if backend == "auto" and gpu is None:
             return "sim", named, None
         raise TilescopeError(
-            f"DEVICE={named.name} is not what is here: {found}.", "Leave DEVICE out, or use BACKEND=sim to simulate another GPU."
+            f"DEVICE={named.name} is not what is here: {found}.",
+            "Leave DEVICE out, or use BACKEND=sim to simulate another GPU.",
         )
     return "gpu", found.device, found
 
@@ -446,7 +452,7 @@ def _claims(
     tunables: dict[str, int],
     problem: Problem,
     device: Device,
-    operands: Operands,
+    arena: sim.Arena,
     totals: dict[str, float],
     nvcc: str | None,
 ) -> list[claims.Verdict]:
@@ -455,7 +461,7 @@ def _claims(
     baselines = {}
     for name in sorted({c.against for c in stage.claims if c.against and _speaks(c, context)}):
         try:
-            baselines[name] = _counted(name, problem, device, operands, nvcc)
+            baselines[name] = _counted(name, problem, device, arena, nvcc)
         except (TilescopeError, sim.Fault):
             continue  # claims.check says of the claim that its baseline is missing
     return claims.check(stage, context, totals, baselines)
@@ -468,12 +474,12 @@ def _speaks(claim: Claim, context: SimpleNamespace) -> bool:
         return False
 
 
-def _counted(name: str, problem: Problem, device: Device, operands: Operands, nvcc: str | None) -> dict[str, float]:
+def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc: str | None) -> dict[str, float]:
     """The totals of a stage with its default tunables, from one block of each class."""
     stage = stages.find(name)
     tunables = stage.configure()
     binary = toolchain.compile(stage, tunables, device.cc, nvcc)
-    done = sim.run(binary, stage.plan(problem, tunables), problem, operands, blocks="count")
+    done = sim.run(binary, stage.plan(problem, tunables), problem, arena.operands, blocks="count", arena=arena)
     return metrics.totals([_measured(x, problem, device).metrics for x in done.launches], device)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.accuracy import CHUNK_ROWS, check
+from harness.accuracy import CHUNK, check
 from harness.problem import Problem
 
 
@@ -27,11 +27,11 @@ def test_a_rounded_reference_is_right(m, n, k, beta):
 
 
 def test_one_wrong_cell_is_named():
-    c, operands = product(Problem(CHUNK_ROWS + 9, 7, 11))
-    c[CHUNK_ROWS + 3, 5] += 1
+    c, operands = product(Problem(CHUNK[0] + 9, CHUNK[1] + 5, 11))
+    c[CHUNK[0] + 3, CHUNK[1] + 2] += 1
     found = check(c, None, operands)
-    assert (found.wrong, found.row, found.column) == (1, CHUNK_ROWS + 3, 5)
-    assert found.share > 1 and found.max == pytest.approx(1, abs=1e-5) and "C[515,5]" in str(found)
+    assert (found.wrong, found.row, found.column) == (1, CHUNK[0] + 3, CHUNK[1] + 2)
+    assert found.share > 1 and found.max == pytest.approx(1, abs=1e-5) and "C[515,2050]" in str(found)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

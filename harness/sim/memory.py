@@ -52,25 +52,31 @@ class Arena:
         for name, (rows, columns, ld) in sizes.items():
             self.regions[name] = Region(name, at // 4, rows, columns, ld)
             at = -(-(at + 4 * rows * ld + GUARD) // ALIGNMENT) * ALIGNMENT
-        self.words = np.zeros(at // 4, np.uint32)
+        self.words = np.zeros(at // 4, np.uint32)  # pages that nobody touches take no memory
         self.shadow = np.zeros(at // 4, np.uint8)
-        rights = {"A": READABLE, "B": READABLE, "C": WRITABLE | (READABLE if problem.beta else 0)}
-        for name, data in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
+        self.operands = operands
+        for name, data in (("A", operands.a), ("B", operands.b)):
             self.stored(name)[:] = data
-            self._shadow(name)[:, : self.regions[name].columns] = rights[name]
+            self.marks(name)[:] = READABLE
+        self.renew()
+
+    def renew(self) -> None:
+        """C as it was before anything ran. With beta = 0 its cells hold whatever they held, since nobody may read them."""
+        self.marks("C")[:] = WRITABLE | (READABLE if self.problem.beta else 0)
+        if self.problem.beta:
+            self.stored("C")[:] = self.operands.c
+        else:
+            self.stored("C")[:, self.problem.n :] = np.nan
 
     def stored(self, name: str) -> np.ndarray:
         """The matrix as stored: fp32, shape (rows, leading dimension); a view."""
         r = self.regions[name]
         return self.words[r.word : r.word + r.rows * r.ld].view(np.float32).reshape(r.rows, r.ld)
 
-    def _shadow(self, name: str) -> np.ndarray:
+    def marks(self, name: str) -> np.ndarray:
+        """The shadow of a matrix's cells: uint8, shape (rows, columns); a view. WRITTEN is its highest bit."""
         r = self.regions[name]
-        return self.shadow[r.word : r.word + r.rows * r.ld].reshape(r.rows, r.ld)
-
-    def written(self) -> np.ndarray:
-        """Which cells of C have been written: bool, shape (m, n)."""
-        return self._shadow("C")[:, : self.problem.n] & WRITTEN != 0
+        return self.shadow[r.word : r.word + r.rows * r.ld].reshape(r.rows, r.ld)[:, : r.columns]
 
     def describe(self, address: int) -> str:
         """Where an address lies, in words: 'A[3][7]', 'the padding behind row 3 of A', '12 bytes past the end of B'."""

@@ -25,12 +25,14 @@ from . import engine
 from .decode import Decoder
 from .engine import COUNTERS, FAULTS, Job
 from .faults import Fault, explain
-from .memory import BASE, Arena
+from .memory import BASE, WRITTEN, Arena
 
 FULL_LIMIT = 3_000_000_000
 """Thread instructions up to which `blocks="auto"` computes all of C (about two seconds on two cores)."""
 SAMPLE_LIMIT = 800_000_000
 """Thread instructions spent on blocks beyond one a class, to check C where it is not computed in full."""
+CLASSIFIED = 2**20
+"""Blocks whose class is determined at a time."""
 BUDGET = 100_000_000
 """Instructions after which a warp counts as caught in an endless loop."""
 STACK = 0x28  # where constant bank 0 holds the initial stack pointer
@@ -61,7 +63,7 @@ class LaunchCounts:
 class Simulation:
     """What a simulation gives.
 
-    c       fp32 (m, ldc) after the run
+    c       fp32 (m, ldc) after the run: a view of the arena; where `tiles` is given, cells outside of them mean nothing
     tiles   None where all of C was computed, else int (count, 4): row0, row1, col0, col1 of each tile that was
     """
 
@@ -87,21 +89,26 @@ def run(
     workers: int | None = None,
     progress: Progress | None = None,
     budget: int = BUDGET,
+    arena: Arena | None = None,
 ) -> Simulation:
     """Execute the launches in order. blocks: 'all', 'sample' (one block a class and some more), 'count' (one block a class),
-    or 'auto' ('all' where affordable, else 'sample').
+    or 'auto' ('all' where affordable, else 'sample'). arena: one of the same operands to use again, which ends the life of
+    the C that was computed in it before.
 
     Raises Fault where a kernel fails a check, NotSimulated where the architecture or an instruction is not known.
     """
     if binary.arch not in ARCHITECTURES:
         raise NotSimulated(
             f"not simulated: the simulator does not know the machine code of sm_{binary.arch}.",
-            f"Choose a DEVICE from sm_{ARCHITECTURES[0]} to sm_{ARCHITECTURES[-1]}, or run it on a GPU.",
+            f"Choose a DEVICE from sm_{ARCHITECTURES[0]} to sm_{ARCHITECTURES[-1]}, or use BACKEND=gpu on a machine with such a GPU.",
         )
     if blocks not in ("auto", "all", "sample", "count"):
         raise ValueError(f"blocks={blocks!r}")
-    arena = Arena(problem, operands)
     start = time.perf_counter()
+    if arena is None:
+        arena = Arena(problem, operands)
+    else:
+        arena.renew()
     prepared = [_Prepared(binary, launch, problem, arena, budget, workers or cores()) for launch in launches]
     mapped = all(p.launch.tile is not None for p in prepared)
     note = progress or (lambda fraction, text: None)
@@ -139,7 +146,7 @@ def run(
             )
             for p, c, r in zip(prepared, counts, ran, strict=True)
         ],
-        c=arena.stored("C").copy(),
+        c=arena.stored("C"),
         tiles=tiles,
         seconds=time.perf_counter() - start,
         thread_instructions=done,
@@ -181,22 +188,22 @@ class _Prepared:
 
     def _classify(self) -> None:
         """representatives: one block per class; sizes: how many blocks each stands for."""
-        index = np.arange(self.launch.blocks)
+        found: dict[int, tuple[int, int]] = {}  # key -> first block of the class, blocks in it
+        for start in range(0, self.launch.blocks, CLASSIFIED):
+            keys = self._keys(np.arange(start, min(self.launch.blocks, start + CLASSIFIED)))
+            for key, first, size in zip(*np.unique(keys, return_index=True, return_counts=True), strict=True):
+                before = found.get(int(key), (start + int(first), 0))
+                found[int(key)] = (before[0], before[1] + int(size))
+        self.representatives, self.sizes = np.array(sorted(found.values()), np.int64).T.copy()
+
+    def _keys(self, index: np.ndarray) -> np.ndarray:
+        """A number per block, equal for blocks of a class."""
         r0, r1, c0, c1 = self.tiles(index).T
         p, at = self.problem, {name: region.address for name, region in self.arena.regions.items()}
-        key = np.stack(
-            [
-                r1 - r0,
-                c1 - c0,
-                (at["A"] + 4 * r0 * p.lda) % 128,
-                (at["B"] + 4 * c0) % 128,
-                (at["C"] + 4 * (r0 * p.ldc + c0)) % 128,
-            ],
-            axis=1,
-        )
-        _, first, self.sizes = np.unique(key, axis=0, return_index=True, return_counts=True)
-        order = np.argsort(first)
-        self.representatives, self.sizes = first[order], self.sizes[order]
+        key = (r1 - r0) * (self.launch.tile[1] + 1) + c1 - c0
+        for address in (at["A"] + 4 * r0 * p.lda, at["B"] + 4 * c0, at["C"] + 4 * (r0 * p.ldc + c0)):
+            key = key * 32 + address // 4 % 32
+        return key
 
     def tiles(self, index: np.ndarray) -> np.ndarray:
         """(count, 4) row0, row1, col0, col1 of the tiles that blocks own, clipped to C."""
@@ -235,7 +242,7 @@ class _Prepared:
                 raise NotSimulated(
                     f"not simulated: {i.text} at {i.pc:#x} ({os.path.basename(i.file)}:{i.line}) of {self.kernel.name}: "
                     f"the simulator does not know {self.decoder.unknown[record.pc]}.",
-                    "Run it on a GPU, or report the opcode.",
+                    "Report it, with the stage: the simulator never guesses. On a machine with a GPU, BACKEND=gpu runs the stage all the same.",
                 )
         raise explain(record, self.launch, self.kernel, self.binary, self.arena)
 
@@ -305,28 +312,31 @@ def _bank0(binary: Binary, kernel: Kernel, launch: Launch, problem: Problem, are
 
 def _check_written(arena: Arena, prepared: list[_Prepared], ran: list[np.ndarray], tiles: np.ndarray | None) -> None:
     """Every cell that the blocks run own must have been written, and no other. Raises Fault."""
-    written = arena.written()
+    cells = arena.marks("C")
     name = prepared[0].kernel.name
     if tiles is None:
-        if not written.all():
-            row, column = np.argwhere(~written)[0]
-            raise Fault(
-                "not written",
-                f"C[{row}][{column}] and {int((~written).sum()) - 1:,} other cells of C are never written",
-                name,
-            )
+        if cells.min() < WRITTEN:
+            row, column = _first(cells, lambda part: part < WRITTEN)
+            others = sum(int(np.count_nonzero(part < WRITTEN)) for part in cells) - 1
+            also = f" and {others:,} other cell{'s' * (others != 1)} of C are" if others else " is"
+            raise Fault("not written", f"C[{row}][{column}]{also} never written", name)
         return
     for p, blocks in zip(prepared, ran, strict=True):
         for b, (r0, r1, c0, c1) in zip(blocks, p.tiles(blocks), strict=True):
-            mine = written[r0:r1, c0:c1]
-            if not mine.all():
-                row, column = np.argwhere(~mine)[0] + (r0, c0)
+            mine = cells[r0:r1, c0:c1]
+            if mine.size and mine.min() < WRITTEN:
+                row, column = _first(mine, lambda part: part < WRITTEN)
                 raise Fault(
                     "not written",
-                    f"C[{row}][{column}], which block {b} of launch {p.launch.label} owns, is not written",
+                    f"C[{r0 + row}][{c0 + column}], which block {b} of launch {p.launch.label} owns, is not written",
                     p.kernel.name,
                 )
-            mine[:] = False
-    if written.any():
-        row, column = np.argwhere(written)[0]
+            mine &= ~np.uint8(WRITTEN)
+    if cells.max() >= WRITTEN:
+        row, column = _first(cells, lambda part: part >= WRITTEN)
         raise Fault("outside its tile", f"C[{row}][{column}] is written by a block that does not own it", name)
+
+
+def _first(cells: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> tuple[int, int]:
+    """(row, column) of the first cell that is wanted, looked for row by row."""
+    return next((row, int(np.argmax(found))) for row, part in enumerate(cells) if (found := wanted(part)).any())
