@@ -40,8 +40,11 @@ class Measured:
     @cached_property
     def launches(self) -> dict[str, metrics.Values]:
         """Launch label -> every plausible value, and the metrics that follow from them."""
+        useful = {label: s.metrics.get("fma_useful") for label, s in self.simulated.items()}
         return {
-            c.label: metrics.derived({n: v for n, v in c.values.items() if not ncu.why(self.marks, c.label, n)})
+            c.label: metrics.derived(
+                {n: v for n, v in c.values.items() if not ncu.why(self.marks, c.label, n)}, useful.get(c.label)
+            )
             for c in self.collection.launches
         }
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from . import isa
@@ -99,6 +100,7 @@ _TABLE = (
     Metric("thread_inst_executed_true", "inst", "thread instructions whose predicate was on, as counted in the code itself", "lower", "work"),
     Metric(FFMA, "inst", "fp32 multiply-adds executed by threads", "", "work"),
     Metric("fma_count", "", "multiply-adds done: m*n*k and what padding adds", "lower", "work"),
+    Metric("fma_useful", "", "multiply-adds of the problem itself: fma_count, but at most m*n*k", "", "work"),
     _ratio("ffma_instruction_share", "share", "warp instructions that are multiply-adds", "higher", "work",
            "inst_executed_ffma", "inst_executed"),
     Metric("inst_executed_ffma", "inst", "warp instructions that are fp32 multiply-adds", "", "work"),
@@ -148,10 +150,11 @@ _TABLE = (
     _ratio("bank_conflict_share", "share", "shared-memory passes that are bank conflicts", "lower", "bank", SHARED_EXCESS, SHARED),
     Metric("shared_words_read", "words", "4-byte words the lanes read from shared memory", "lower", "bank"),
     _ratio("shared_words_read_per_fma", "words", "shared-memory words read per multiply-add", "lower", "bank", "shared_words_read", "fma_count"),
-    _ratio("arithmetic_intensity", "FLOP/byte", "operations per byte the lanes ask of global memory", "higher", "memory",
-           "fma_count", "global_load_bytes", 2),
-    _ratio("arithmetic_intensity_sectors", "FLOP/byte", "operations per byte that global loads move", "higher", "memory",
-           "fma_count", "global_load_sector_bytes", 2),
+    _ratio("arithmetic_intensity", "FLOP/byte", "useful operations, at most 2*m*n*k, per byte the lanes load from global memory",
+           "higher", "memory", "fma_useful", "global_load_bytes", 2),
+    _ratio("arithmetic_intensity_sectors", "FLOP/byte",
+           "useful operations, at most 2*m*n*k, per byte that global loads move, stores left out", "higher", "memory",
+           "fma_useful", "global_load_sector_bytes", 2),
     _attribute("peak_share_bandwidth_cap", "share", "part of fp32 peak that DRAM bandwidth would allow if every byte asked came from DRAM",
                "higher", "memory"),
     Metric("smsp__inst_executed_op_local_ld.sum", "inst", "local load warp instructions: spills and local arrays read back", "lower", "spill"),
@@ -266,6 +269,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         "thread_inst_executed_true": total.threads_on,
         FFMA: t.threads_on[ffma].sum(),
         "fma_count": t.threads_on[ffma].sum(),
+        "fma_useful": min(t.threads_on[ffma].sum(), _cells(launch, problem) * problem.k),
         "inst_executed_ffma": t.executed[ffma].sum(),
         "register_reads_ffma": ((t.even + t.odd) * t.executed)[ffma].sum(),
         SHARED: total.wavefronts,
@@ -304,6 +308,22 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
     return _finish(v, device)
 
 
+def _cells(launch: Launch, problem: Problem) -> int:
+    """Cells of C that a launch computes: those its tiles cover, or all where it has no tiles."""
+    cells = problem.m * problem.n
+    if launch.tile is None:
+        return cells
+    covered, at_once = 0, 2**20
+    for start in range(0, launch.blocks, at_once):
+        row, column = launch.origins(np.arange(start, min(launch.blocks, start + at_once)))
+        high, wide = (
+            (size - at).clip(0, tile)
+            for size, at, tile in zip((problem.m, problem.n), (row, column), launch.tile, strict=True)
+        )
+        covered += int((high * wide).sum())
+    return min(cells, covered)
+
+
 def _launch(launch: Launch, kernel: Kernel, device: Device) -> Values:
     held = occupancy(kernel, launch, device)
     static = static_shared(kernel, device)
@@ -339,13 +359,18 @@ def _finish(v: Values, device: Device | None) -> Values:
     return {name: float(v[name]) for name in METRICS if name in v}
 
 
-def derived(measured: Values) -> Values:
-    """Measured values with the metrics that follow from them, by the same formulas as the simulated ones."""
+def derived(measured: Values, useful: float | None = None) -> Values:
+    """Measured values with the metrics that follow from them, by the same formulas as the simulated ones.
+
+    useful: multiply-adds of the problem that the launch does, which no counter tells from those on padding.
+    """
     v = dict(measured)
     if SHARED in v and SHARED_IDEAL in v:
         v[SHARED_EXCESS] = v[SHARED] - v[SHARED_IDEAL]
     if FFMA in v:
         v["fma_count"] = v[FFMA]
+        if useful is not None:
+            v["fma_useful"] = min(v[FFMA], useful)
     for op, word in (("ld", "load"), ("st", "store")):
         if _T.format("sectors", op) in v:
             v[f"global_{word}_sector_bytes"] = SECTOR * v[_T.format("sectors", op)]

@@ -286,7 +286,8 @@ def _work(page: Page, p: Profile) -> None:
         ("shared words read", f"{figure(v['shared_words_read_per_fma'] or math.nan)} per multiply-add"),
         (
             "arithmetic intensity",
-            f"{figure(v['arithmetic_intensity'])} FLOP per byte the lanes load, {figure(v['arithmetic_intensity_sectors'])} per byte moved",
+            f"{figure(v['arithmetic_intensity'])} FLOP per byte the lanes load, {figure(v['arithmetic_intensity_sectors'])} per byte"
+            f" those loads move{'; no FLOP on padding counts' if v['fma_count'] > v['fma_useful'] else ''}",
         ),
         ("register reads", f"{figure(v['register_reads_per_ffma'])} per FFMA"),
         (

@@ -5,6 +5,7 @@ import math
 import pytest
 from listing import counts, listing
 
+import harness
 from harness import device, metrics
 from harness.problem import Problem
 from harness.stage import Launch
@@ -61,7 +62,7 @@ def test_the_table_explains_itself():
     for m in metrics.METRICS.values():
         assert m.meaning and m.group and m.better in ("", "lower", "higher")
         assert not m.over or all(name in metrics.METRICS for name in m.over)
-        assert m.unit or m.name == "fma_count"
+        assert m.unit or m.name in ("fma_count", "fma_useful")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,17 @@ def test_the_table_explains_itself():
 )
 def test_value(values, name, value):
     assert values[name] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "stage, shape", [("tiled", (100, 70, 33)), ("tiled2d", (1, 1, 1)), ("tiled2d", (100, 99, 101))]
+)
+def test_arithmetic_intensity_leaves_padding_out(stage, shape):
+    m, n, k = shape
+    totals = harness.profile(stage, m=m, n=n, k=k, backend="sim", record=False).totals
+    assert totals["fma_count"] > totals["fma_useful"] == m * n * k
+    assert totals["arithmetic_intensity"] == 2 * m * n * k / totals["global_load_bytes"]
+    assert totals["arithmetic_intensity_sectors"] == 2 * m * n * k / totals["global_load_sector_bytes"]
 
 
 def test_ratio_with_nothing_below_is_nan(values):
