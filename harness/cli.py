@@ -388,8 +388,8 @@ def _sizes(words: str) -> list[int]:
 
 
 def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
-    """Print a timing; the exit status that it calls for."""
-    from . import timing_report
+    """Print a timing; the exit status that it calls for. Raises TilescopeError where something could not be measured."""
+    from . import timing_report, timings
 
     if args.json:
         output.json(result.to_json())
@@ -400,6 +400,9 @@ def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
         raise KeyboardInterrupt
     if not result.ok:
         return 1
+    undone = [e for name, e in result.missing.items() if name not in timings.LIBRARIES]
+    if undone:
+        raise undone[0]
     if result.faults:
         first = result.faults[0]
         raise TilescopeError(f"{first.stage} on {first.problem}: {first.fault.splitlines()[0]}", "\n".join(first.fault.splitlines()[1:]))

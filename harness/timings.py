@@ -43,7 +43,13 @@ Progress = Callable[[float, str], None]
 
 @dataclass
 class Timings:
-    """Points of one run, in the order of the table. `interrupted`: Ctrl-C ended it before all were done."""
+    """Points of one run, in the order of the table.
+
+    missing      contenders and problems that could not take part, by name, and why
+    facts        what NVML says of the GPU and its driver
+    binaries     of the stages, by the number of the contender
+    interrupted  Ctrl-C ended it before all were done
+    """
 
     id: str
     kind: str
@@ -51,6 +57,7 @@ class Timings:
     points: list[Point]
     options: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    missing: dict[str, TilescopeError] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     binaries: dict[str, toolchain.Binary] = field(default_factory=dict)
     interrupted: bool = False
@@ -247,16 +254,16 @@ def _measure(
     except KeyboardInterrupt:
         result.interrupted = True
     finally:
-        order = {(p.stage, p.problem): n for n, p in enumerate(outcome.points)}
-        result.points = sorted(outcome.points, key=lambda p: (problems.index(p.problem), order[p.stage, p.problem]))
+        result.points = sorted(outcome.points, key=lambda p: problems.index(p.problem))
         result.warnings, result.facts, result.ended = outcome.warnings, outcome.gpu, clock.time()
-        for key, error in outcome.refused.items():
-            kernel = next(e.kernel for e in entries if e.key == key)
-            result.warnings.append(f"{kernel} was left out: {error.what} {error.remedy}".strip())
+        kernels = {e.key: e.kernel for e in entries}
+        result.missing = {kernels[key]: e for key, e in outcome.refused.items()}
+        result.missing |= {str(problems[index]): e for index, e in outcome.unable.items()}
+        result.warnings += [f"{name} was left out: {e.what} {e.remedy}".strip() for name, e in result.missing.items()]
         if path and result.points:
             result.path = _record(result, path)
     if not result.points and not result.interrupted:
-        raise next(iter(outcome.refused.values()), TilescopeError("nothing was measured."))
+        raise next(iter(result.missing.values()), TilescopeError("nothing was measured."))
     return result
 
 

@@ -31,14 +31,16 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
     gpu: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, TilescopeError] = field(default_factory=dict)
+    unable: dict[int, TilescopeError] = field(default_factory=dict)
 
 
 def run(request: Request, progress: Progress | None = None, outcome: Outcome | None = None) -> Outcome:
     """Do all of a request, in a new process after each crash or hang.
 
     outcome: filled as points come in, so that a caller who is interrupted has those that were finished. A contender that
-    crashes or hangs gives a Point with a `fault`; one that cannot be opened is in `refused`. Raises TilescopeError where
-    nothing can be done: no context, not enough memory, PyCUDA missing.
+    crashes or hangs gives a Point with a `fault`; one that cannot be opened is in `refused`, by its key; a problem that does
+    not fit is in `unable`, by its index. Raises TilescopeError where
+    nothing can be done: no context, PyCUDA missing.
     """
     outcome = outcome if outcome is not None else Outcome()
     note = progress or (lambda fraction, words: None)
@@ -58,6 +60,9 @@ def run(request: Request, progress: Progress | None = None, outcome: Outcome | N
                 case ("refused", key, words, remedy):
                     outcome.refused[key] = TilescopeError(words, remedy)
                     request = _without(request, lambda i, k, gone=key: k == gone)
+                case ("unable", index, words, remedy):
+                    outcome.unable[index] = TilescopeError(words, remedy)
+                    request = _without(request, lambda i, k, gone=index: i == gone)
                 case ("point", index, key, point):
                     outcome.points.append(point)
                     request = _without(request, lambda i, k, done=(index, key): (i, k) == done)

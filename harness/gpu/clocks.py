@@ -14,6 +14,8 @@ from .devices import Gpu
 
 PERIOD = 0.02
 """Seconds between readings."""
+IDLE_PERCENT = 5
+"""Utilisation up to which a GPU counts as idle."""
 REASONS = {
     0x4: CAPPED,  # software power cap
     0x80: THROTTLED,  # hardware power brake
@@ -88,16 +90,18 @@ class Monitor:
             return ""
         return found.decode() if isinstance(found, bytes) else str(found)
 
-    def busy(self) -> str:
-        """What else keeps the GPU busy, in words, or nothing. Ask before putting work on it."""
-        mine = os.getpid()
-        others = [
-            p for p in self._ask("nvmlDeviceGetComputeRunningProcesses", default=[]) if getattr(p, "pid", mine) != mine
-        ]
-        used = self._ask("nvmlDeviceGetUtilizationRates", default=None)
-        load = getattr(used, "gpu", 0)
-        if load > 5:
-            return f"the GPU is {load} % busy" + (f" with {len(others)} other processes" if others else "")
+    def busy(self, patience: float = 2.0) -> str:
+        """What else keeps the GPU busy, in words, or nothing. Ask before putting work on it.
+
+        NVML's figure is of up to the last second: what ended just before is waited out, up to `patience` s.
+        """
+        deadline = time.monotonic() + patience
+        while (load := getattr(self._ask("nvmlDeviceGetUtilizationRates", default=None), "gpu", 0)) > IDLE_PERCENT:
+            if time.monotonic() > deadline:
+                mine = os.getpid()
+                others = [p for p in self._ask("nvmlDeviceGetComputeRunningProcesses", default=[]) if p.pid != mine]
+                return f"the GPU is {load} % busy" + (f" with {len(others)} other processes" if others else "")
+            time.sleep(0.2)
         return ""
 
     def cool(self, target: float, note: Callable[[str], None], patience: float = 180.0) -> bool:

@@ -39,6 +39,10 @@ class KernelFault(TilescopeError):
     """A kernel crashed: the process cannot use the GPU any more."""
 
 
+class CompileFailed(TilescopeError):
+    """PyCUDA's SourceModule could not compile: nvcc's own words."""
+
+
 class Hang(TilescopeError):
     """A kernel did not end in time. Nothing that waits for the GPU may be called again: leave the process with os._exit."""
 
@@ -51,7 +55,7 @@ def _explained(doing: str) -> Iterator[None]:
     try:
         yield
     except cuda.CompileError as e:
-        raise TilescopeError(
+        raise CompileFailed(
             f"{doing}: {toolchain.first_errors(e.stderr or str(e))}", "Correct the source, or the tunables."
         ) from e
     except cuda.Error as e:
@@ -147,8 +151,8 @@ class Session:
         free, total = self.free_bytes()
         if count + RESERVE > free:
             raise TilescopeError(
-                f"{what} needs {(count + RESERVE) / 2**30:.2f} GiB of GPU memory; {free / 2**30:.2f} of {total / 2**30:.1f} GiB are free.",
-                "Choose a smaller size, or end what else uses the GPU (nvidia-smi).",
+                f"{what}: {(count + RESERVE) / 2**30:.2f} GiB of GPU memory are needed, {free / 2**30:.2f} of {total / 2**30:.2f} are free.",
+                "Choose a smaller size, HOT=1 for one set of inputs, or end what else uses the GPU (nvidia-smi).",
             )
 
     def allocate(self, count: int) -> Any:
@@ -314,10 +318,15 @@ class Buffers:
         self.matrices.clear()
 
 
+def check_fit(session: Session, problem: Problem, count: int = 1) -> None:
+    """Raise TilescopeError where `count` sets of A, B and C do not fit into the GPU's free memory, saying what is needed."""
+    session.need(count * Buffers.footprint(problem), f"{count} sets of {problem}" if count > 1 else f"{problem}")
+
+
 @contextmanager
 def buffers(session: Session, problem: Problem, count: int = 1) -> Iterator[list[Buffers]]:
-    """`count` sets of A, B and C, freed at the block's end. Raises TilescopeError where they do not fit, saying what is needed."""
-    session.need(count * Buffers.footprint(problem), f"{count} sets of {problem}" if count > 1 else f"{problem}")
+    """`count` sets of A, B and C, freed at the block's end. Raises TilescopeError where they do not fit."""
+    check_fit(session, problem, count)
     sets: list[Buffers] = []
     try:
         for _ in range(count):

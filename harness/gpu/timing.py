@@ -95,7 +95,7 @@ class Timer:
                 self._end.record(session.stream)
         finally:
             self._flags[0] = 1
-        session.wait(doing, self._end, timeout=session.timeout * len(products) + HOLD_S)
+        session.wait(doing, self._end, timeout=session.timeout + HOLD_S)
         if self._flags[1]:
             self.unheld += 1
             return math.nan

@@ -24,7 +24,18 @@ from ..problem import Operands, Problem
 from ..reference import EXACT_K, ExactReference, Reference, exact_problem
 from . import clocks, cublas, timing
 from .devices import Gpu
-from .driver import TIMEOUT, Buffers, Hang, KernelFault, Session, StageContender, buffers, compile
+from .driver import (
+    TIMEOUT,
+    Buffers,
+    CompileFailed,
+    Hang,
+    KernelFault,
+    Session,
+    StageContender,
+    buffers,
+    check_fit,
+    compile,
+)
 
 Message = tuple[Any, ...]
 Send = Callable[[Message], None]
@@ -76,6 +87,7 @@ def serve(request: Request, send: Send, leave: Callable[[], None] = lambda: None
     ('doing', words, seconds it may take)       ('progress', words)        ('warning', words)
     ('gpu', facts)                              what NVML says of the GPU and its driver
     ('refused', key, words, remedy)             that entry cannot take part
+    ('unable', problem index, words, remedy)    that problem cannot be done, or no further: memory does not suffice
     ('point', problem index, key, Point)        done, or found to be wrong
     ('fault', problem index, key, words, remedy)   a crash or a hang
 
@@ -107,7 +119,12 @@ class _Server:
                 self._open_all(stack)
                 todo = [(i, key) for i, key in self.request.todo if key in self.contenders]
                 for index in dict.fromkeys(i for i, _ in todo):
-                    self._problem(index, [key for i, key in todo if i == index])
+                    try:
+                        self._problem(index, [key for i, key in todo if i == index])
+                    except (Hang, KernelFault):
+                        raise
+                    except TilescopeError as e:
+                        self.send(("unable", index, e.what, e.remedy))
             except (Hang, KernelFault):
                 stack.pop_all()  # nothing can be released now; the process ends
                 raise
@@ -132,17 +149,30 @@ class _Server:
         if entry.library:
             return cublas.open_library(self.session, entry.kernel)
         stage, tunables, r = stages.find(entry.kernel), dict(entry.tunables), self.request
-        code = compile(self.session, stage, tunables, r.gpu.cc, entry.sass, r.nvcc) if r.nvcc else entry.code
+        code = entry.code
+        if r.nvcc:
+            try:
+                code = compile(self.session, stage, tunables, r.gpu.cc, entry.sass, r.nvcc)
+            except CompileFailed as e:
+                if not code:
+                    raise
+                self.send(
+                    (
+                        "warning",
+                        f"PyCUDA cannot compile {entry.kernel} here; the toolchain's machine code is used. {e.what}",
+                    )
+                )
         return StageContender(self.session, stage, tunables, code)
 
     def _problem(self, index: int, keys: list[str]) -> None:
         """Verify and time these contenders, and the rival with them, on one problem."""
         r, problem = self.request, self.request.problems[index]
+        count = timing.sets_needed(problem, max(r.gpu.l2_bytes, r.gpu.device.l2_bytes), r.cold)
+        check_fit(self.session, problem, count)
         self.send(("doing", f"making inputs of {problem}", 600.0))
         operands = problem.operands()
         work = _Work(index, problem, operands, Reference(operands))
         taking = list(dict.fromkeys([*keys, *([r.rival] if r.rival in self.contenders else [])]))
-        count = timing.sets_needed(problem, max(r.gpu.l2_bytes, r.gpu.device.l2_bytes), r.cold)
         with buffers(self.session, problem, count) as sets:
             exact = self._exact(work, taking, sets[0])
             self.send(("doing", f"copying inputs of {problem}", 120.0))
