@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -152,19 +153,16 @@ def packaged(tool: str) -> Path | None:
     return None
 
 
-def _version(tool: Path) -> str:
+def _version(tool: Path, name: str) -> str:
+    remedy = "Run `make setup` again, or choose another with NVCC=."
     try:
-        out = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=60)
+        out = subprocess.run([tool, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise TilescopeError(
-            f"{tool} does not run: {e}.", "Run `make setup` again, or choose another with NVCC=."
-        ) from e
+        raise TilescopeError(f"{tool} does not run: {e}.", remedy) from e
     m = re.search(r"release [\d.]+, V([\d.]+)", out.stdout)
     if out.returncode or not m:
-        raise TilescopeError(
-            f"{tool} --version failed: {(out.stderr or out.stdout).strip()[:200]}",
-            "Run `make setup` again, or choose another with NVCC=.",
-        )
+        said = next((line.strip() for line in (out.stderr + out.stdout).splitlines() if line.strip()), "nothing")
+        raise TilescopeError(f"{tool} is not {name}: asked for --version, it says: {said[:150]}", remedy)
     return m[1]
 
 
@@ -182,7 +180,7 @@ def compiler(nvcc: str | None = None) -> tuple[Path, str]:
                 "no CUDA compiler: nvcc is not installed.", "Run `make setup`, or give NVCC=/path/to/nvcc."
             )
         path = Path(found)
-    return path, _version(path)
+    return path, _version(path, "nvcc")
 
 
 @cache
@@ -198,7 +196,7 @@ def tools(nvcc: str | None = None) -> Toolchain:
         raise TilescopeError(
             "no disassembler: nvdisasm is not installed.", "Run `make setup`, or pip install nvidia-cuda-nvdisasm."
         )
-    best = max(((_version(Path(p)), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
+    best = max(((_version(Path(p), "nvdisasm"), Path(p)) for p in candidates), key=lambda v: _numbers(v[0]))
     if _numbers(best[0]) < LEAST_NVDISASM or _numbers(best[0])[:1] < _numbers(version)[:1]:
         raise TilescopeError(
             f"nvdisasm {best[0]} ({best[1]}) is too old: its JSON lacks source lines, or it cannot read nvcc {version}'s code.",
@@ -212,8 +210,35 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def cache_root() -> Path:
-    """Where compiled stages and the engine are kept: TILESCOPE_CACHE, else .cache in the checkout."""
-    return Path(os.environ.get("TILESCOPE_CACHE") or ROOT / ".cache")
+    """Where compiled stages and the engine are kept: TILESCOPE_CACHE, else the first place here that can be written."""
+    chosen = os.environ.get("TILESCOPE_CACHE")
+    return Path(chosen) if chosen else _own_cache(ROOT, os.environ.get("XDG_CACHE_HOME", ""))
+
+
+@cache
+def _own_cache(root: Path, xdg: str) -> Path:
+    """.cache in the checkout; where that is read-only, the user's cache folder; else a temporary one."""
+    user = Path(xdg) if os.path.isabs(xdg) else Path(os.path.expanduser("~/.cache"))
+    for folder in (root / ".cache", user / "tilescope"):
+        if not folder.is_absolute():  # there is no home
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    shared = Path(tempfile.gettempdir()) / f"tilescope-{os.getuid()}"
+    try:
+        shared.mkdir(mode=0o700, exist_ok=True)
+        found = shared.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            return shared  # nobody else can put code there
+        return Path(tempfile.mkdtemp(prefix="tilescope-"))
+    except OSError as e:
+        raise TilescopeError(
+            f"no folder to keep compiled code in: {e}.", "Set TILESCOPE_CACHE to a writable folder."
+        ) from e
 
 
 def wrapper(stage: Stage) -> str:
@@ -256,6 +281,11 @@ def compile(stage: Stage, tunables: Mapping[str, int], arch: int, nvcc: str | No
     if arch < stage.least_arch:
         raise TilescopeError(
             f"{stage.name} needs sm_{stage.least_arch} or newer; DEVICE is sm_{arch}.", "Choose another DEVICE."
+        )
+    if odd := set(str(stage.source)) & set('"\\\n'):
+        raise TilescopeError(
+            f"the path of {stage.source.name} holds {' '.join(map(repr, sorted(odd)))}, which #include cannot name.",
+            "Move it to a folder without such characters.",
         )
     texts = sources(stage.source)
     options = flags(arch, tunables)
@@ -306,21 +336,18 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         (work / "wrapper.cu").write_text(wrapper(stage))
         host = preflight.host_compiler()
         chosen = ("-ccbin", host) if host else ()
-        command = [
-            chain.nvcc,
-            *options,
-            *chosen,
-            "-Xptxas=-v",
-            "-cubin",
-            "-o",
-            work / "kernel.cubin",
-            work / "wrapper.cu",
-        ]
-        run = subprocess.run(command, capture_output=True, text=True)
+        # nvcc hands the paths that it is given, and its own, to a shell, which expands a $ in them
+        nvcc, link = chain.nvcc.absolute(), work / "cuda"
+        if "$" in str(nvcc):
+            link.symlink_to(nvcc.parent.parent)
+            nvcc = Path(link.name, nvcc.parent.name, nvcc.name)
+        command = [nvcc, *options, *chosen, "-Xptxas=-v", "-cubin", "-o", "kernel.cubin", "wrapper.cu"]
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=work)
         if run.returncode:
             raise TilescopeError(
                 f"{stage.source.name} does not compile:\n{first_errors(run.stderr)}", _remedy(run.stderr)
             )
+        link.unlink(missing_ok=True)
         (work / "ptxas.txt").write_text(run.stderr)
         (work / "sass.json").write_text(disassemble((work / "kernel.cubin"), chain))
         made = {"nvcc": chain.nvcc_version, "nvdisasm": chain.nvdisasm_version, "folder": str(stage.source.parent)}
@@ -340,7 +367,9 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
 
 def first_errors(log: str) -> str:
     lines = [
-        line for line in log.splitlines() if "error" in line.lower() or "fatal" in line.lower()
+        line
+        for line in log.splitlines()
+        if ("error" in line.lower() or "fatal" in line.lower()) and "in the compilation of" not in line
     ] or log.splitlines()
     return "\n".join(f"  {line}" for line in lines[:8])
 

@@ -140,8 +140,67 @@ def test_every_guard_in_text_is_the_one_in_the_bits():
 
 
 def test_an_old_disassembler_is_refused(monkeypatch):
-    monkeypatch.setattr(toolchain, "_version", lambda tool: "13.4.92" if "nvdisasm" in str(tool) else "13.0.88")
+    monkeypatch.setattr(toolchain, "_version", lambda tool, name: "13.4.92" if "nvdisasm" in str(tool) else "13.0.88")
     toolchain.tools.cache_clear()
-    with pytest.raises(TilescopeError, match=r"nvdisasm 13\.4\.92 .* is too old(.|\n)*pip install nvidia-cuda-nvdisasm"):
+    with pytest.raises(
+        TilescopeError, match=r"nvdisasm 13\.4\.92 .* is too old(.|\n)*pip install nvidia-cuda-nvdisasm"
+    ):
         toolchain.tools()
     toolchain.tools.cache_clear()
+
+
+def test_a_path_with_a_dollar_is_not_expanded(tmp_path, monkeypatch):
+    """Neither the stage's, the cache's nor the compiler's own."""
+    home = tmp_path / "a $HOME $x"
+    home.mkdir()
+    (home / "k.cu").write_text(GOOD)
+    cuda = toolchain.compiler()[0].resolve().parent.parent
+    (home / "cuda").mkdir()
+    for part in cuda.iterdir():
+        (home / "cuda" / part.name).symlink_to(part)
+    monkeypatch.setenv("TILESCOPE_CACHE", str(home / "cache"))
+    found = toolchain.compile(
+        Stage("k", "", lambda p, t: [], source=home / "k.cu"), {}, 90, str(home / "cuda/bin/nvcc")
+    )
+    assert {i.file for i in found.kernel("k").instructions} == {str(home / "k.cu")}
+    assert not list((home / "cache").rglob("cuda"))
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b"])
+def test_a_path_that_cannot_be_included_is_refused(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "k.cu").write_text(GOOD)
+    with pytest.raises(TilescopeError, match="which #include cannot name"):
+        toolchain.compile(Stage("k", "", lambda p, t: [], source=tmp_path / name / "k.cu"), {}, 90)
+
+
+def test_a_read_only_checkout_falls_back_to_a_cache_of_the_user(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.touch()  # a folder cannot be made in it, not even by root
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert toolchain._own_cache(tmp_path / "root", "") == tmp_path / "root/.cache"
+    assert toolchain._own_cache(blocked, str(tmp_path / "xdg")) == tmp_path / "xdg/tilescope"
+    assert toolchain._own_cache(blocked, "relative") == tmp_path / "home/.cache/tilescope"
+    monkeypatch.setenv("HOME", str(blocked))
+    monkeypatch.setattr(toolchain.tempfile, "tempdir", str(tmp_path))
+    mine = toolchain._own_cache(blocked, "")
+    assert mine.parent == tmp_path and mine.stat().st_mode & 0o777 == 0o700
+    mine.chmod(0o777)
+    toolchain._own_cache.cache_clear()
+    assert toolchain._own_cache(blocked, "") != mine, "code would be loaded that anybody can replace"
+    monkeypatch.setattr(toolchain, "ROOT", blocked)
+    monkeypatch.delenv("TILESCOPE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert toolchain.cache_root() == tmp_path / "xdg/tilescope"
+
+
+def test_what_is_no_nvcc_is_named_in_a_line():
+    with pytest.raises(TilescopeError) as e:
+        toolchain.compiler("/bin/true")
+    assert "/bin/true is not nvcc: asked for --version, it says" in e.value.what and "\n" not in e.value.what
+
+
+def test_an_error_is_shown_without_the_wrapper_s_name(source):
+    with pytest.raises(TilescopeError) as e:
+        toolchain.compile(source(GOOD.replace("= 1;", "= 1")), {}, 90)
+    assert "k.cu(1): error" in e.value.what and "wrapper" not in e.value.what
