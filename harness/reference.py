@@ -46,16 +46,21 @@ class Reference:
     def __init__(self, operands: Operands) -> None:
         p = self.problem = operands.problem
         self.operands = operands
-        rows, columns = np.arange(p.m), np.arange(p.n)
         if p.m * p.n * p.k <= FULL:
-            self.pieces = [self._piece(rows, columns)]
+            self.pieces = [self._piece(None, None)]
         else:
             rng = np.random.default_rng([p.seed, 3])
-            self.pieces = [self._piece(_drawn(rng, p.m), columns), self._piece(rows, _drawn(rng, p.n))]
+            self.pieces = [self._piece(_drawn(rng, p.m), None), self._piece(None, _drawn(rng, p.n))]
 
-    def _piece(self, rows: np.ndarray, columns: np.ndarray) -> _Piece:
-        expected, bound = self.operands.reference(rows, columns)
-        return _Piece(rows, columns, expected, bound)
+    def _piece(self, rows: np.ndarray | None, columns: np.ndarray | None) -> _Piece:
+        """The reference for some rows or columns; None for all of them."""
+        p = self.problem
+        expected, bound = self.operands.reference(
+            slice(0, p.m) if rows is None else rows, slice(0, p.n) if columns is None else columns
+        )
+        return _Piece(
+            np.arange(p.m) if rows is None else rows, np.arange(p.n) if columns is None else columns, expected, bound
+        )
 
     def check(self, c: np.ndarray) -> Accuracy:
         """Compare C, fp32 (m, ldc), with the reference."""
@@ -79,7 +84,13 @@ class Reference:
                 len(bad),
             )
             wrong = len(bad)
-        return replace(worst, max=max(a.max for a in found) if not len(bad) else np.inf, checked=checked, wrong=wrong)
+        return replace(
+            worst,
+            max=max(a.max for a in found) if not len(bad) else np.inf,
+            checked=checked,
+            wrong=wrong,
+            cells=self.problem.m * self.problem.n,
+        )
 
     def _compare(self, piece: _Piece, c: np.ndarray) -> Accuracy:
         got = c[np.ix_(piece.rows, piece.columns)]
@@ -103,18 +114,16 @@ class ExactReference:
         self.operands = operands
         rng = np.random.default_rng([p.seed, 4])
         self.x = rng.integers(-SPREAD, SPREAD + 1, (p.n, VECTORS)).astype(np.float64)
-        self.expected = operands.a[:, : p.k].astype(np.float64) @ (operands.b[:, : p.n].astype(np.float64) @ self.x)
+        self.expected = _times(operands.a[:, : p.k], _times(operands.b[:, : p.n], self.x))
 
     def check(self, c: np.ndarray) -> Accuracy:
         """Compare every cell of C, fp32 (m, ldc). `wrong` counts cells of the first wrong row, and other wrong rows as one each."""
         p = self.problem
-        got = np.empty_like(self.expected)
         with np.errstate(invalid="ignore", over="ignore"):
-            for row in range(0, p.m, 1024):
-                got[row : row + 1024] = c[row : row + 1024, : p.n].astype(np.float64) @ self.x
+            got = _times(c[:, : p.n], self.x)
         rows = np.flatnonzero(~(got == self.expected).all(axis=1))
         row = int(rows[0]) if rows.size else 0
-        expected = self.operands.a[row, : p.k].astype(np.float64) @ self.operands.b[:, : p.n].astype(np.float64)
+        expected = self.operands.reference(np.array([row]), slice(0, p.n))[0][0]
         error = np.nan_to_num(np.abs(c[row, : p.n] - expected), nan=np.inf, posinf=np.inf)
         column = int(np.argmax(error))
         wrong = (int(np.count_nonzero(error)) + rows.size - 1) if rows.size else 0
@@ -131,6 +140,11 @@ class ExactReference:
             wrong,
             True,
         )
+
+
+def _times(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """a @ x in float64, for an fp32 matrix and a narrow one, with no float64 copy of all of a."""
+    return np.concatenate([a[row : row + 1024].astype(np.float64) @ x for row in range(0, len(a), 1024)])
 
 
 def _drawn(rng: np.random.Generator, count: int) -> np.ndarray:

@@ -157,7 +157,7 @@ def find(choice: str | int | None = None) -> Gpu:
     if choice is None or choice == "":
         return found[0]
     word = str(choice)
-    if word.isdigit():
+    if word.isascii() and word.isdigit():
         matches = [g for g in found if g.index == int(word)]
     else:
         matches = [

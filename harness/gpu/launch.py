@@ -39,7 +39,7 @@ class Launched:
         return self.accuracy.ok and not self.damage
 
     def __str__(self) -> str:
-        words = f"{self.name} on {self.gpu}, {self.problem}: {'right' if self.ok else 'WRONG'}: {self.accuracy}"
+        words = f"{self.name} on {self.gpu}, {self.problem}: {'correct' if self.ok else 'WRONG'}: {self.accuracy}"
         return words + (f"\n{self.damage}" if self.damage else "")
 
 
