@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .problem import Operands
+from .words import several
 
 CHUNK = (512, 2048)
 """Rows and columns of a float64 reference held at a time."""
@@ -23,6 +24,7 @@ class Accuracy:
     row, column, got, expected   the cell of that share
     checked  cells compared; wrong: those beyond their bound
     exact    cells had to equal the reference to the bit
+    cells    cells C has, compared or not; 0 where nobody said
     """
 
     max: float
@@ -35,6 +37,7 @@ class Accuracy:
     checked: int
     wrong: int
     exact: bool = False
+    cells: int = 0
 
     @property
     def ok(self) -> bool:
@@ -42,7 +45,7 @@ class Accuracy:
 
     def to_json(self) -> dict:
         return {
-            "max": self.max, "bound": self.bound, "share_of_bound": self.share, "checked": self.checked, "wrong": self.wrong,
+            "max": self.max, "bound": self.bound, "share_of_bound": self.share, "checked": self.checked, "cells": self.cells, "wrong": self.wrong,
             "exact": self.exact, "ok": self.ok,
             "worst": {"row": self.row, "column": self.column, "got": self.got, "expected": self.expected},
         }  # fmt: skip
@@ -54,8 +57,9 @@ class Accuracy:
             much = (
                 "" if self.exact or not np.isfinite(self.share) else f", {self.share:,.3g} times the error bound away"
             )
-            return f"{self.wrong:,} of {self.checked:,} cells are wrong; {cell}{much}"
-        return f"{self.checked:,} cells checked; largest error {self.max:.3g}, bound {self.bound:.3g}"
+            return f"{self.wrong:,} of {several(self.checked, 'cell')} {'is' if self.wrong == 1 else 'are'} wrong; {cell}{much}"
+        part = f"{self.checked:,} of " if self.checked < self.cells else ""
+        return f"{part}{several(self.cells if part else self.checked, 'cell')} checked; largest error {self.max:.3g}, bound {self.bound:.3g}"
 
 
 def check(c: np.ndarray, tiles: np.ndarray | None, operands: Operands, exact: bool = False) -> Accuracy:
@@ -79,7 +83,9 @@ def check(c: np.ndarray, tiles: np.ndarray | None, operands: Operands, exact: bo
         at = _largest(share)
         if share[at] > worst[0]:
             worst = (float(share[at]), row0 + at[0], col0 + at[1], float(got[at]), float(expected[at]))
-    return Accuracy(*top, *worst, checked=checked, wrong=wrong, exact=exact)
+    return Accuracy(
+        *top, *worst, checked=checked, wrong=wrong, exact=exact, cells=operands.problem.m * operands.problem.n
+    )
 
 
 def _blocks(tiles: np.ndarray | None, m: int, n: int) -> Iterator[tuple[int, int, int, int]]:

@@ -32,7 +32,7 @@ def integer(name: str) -> Callable[[str], int]:
 
     def convert(value: str) -> int:
         try:
-            return int(value)
+            return int(value if value.isascii() else "")
         except ValueError:
             raise TilescopeError(f"{name}={value!r} is not an integer.") from None
 
@@ -44,7 +44,7 @@ def number(name: str) -> Callable[[str], float]:
 
     def convert(value: str) -> float:
         try:
-            return float(value)
+            return float(value if value.isascii() else "")
         except ValueError:
             raise TilescopeError(f"{name}={value!r} is not a number.") from None
 
@@ -186,6 +186,8 @@ def _takes(command: Verb) -> str:
 
 def _usage(name: str, command: Verb) -> str:
     bare = f" {command.bare.upper()}" if command.bare else ""
+    if bare and "default" in command.options[command.bare].help:
+        bare = f" [{bare.strip()}]"
     return f"{PROGRAM} {name}{bare} [--option X | OPTION=X{' | TUNABLE=X' if command.tunables else ''} ...]"
 
 

@@ -16,6 +16,7 @@ from . import record as records
 from . import stage as stages
 from .errors import TilescopeError
 from .problem import Problem
+from .words import several
 
 SIZES = (1024, 4096)
 TARGETS = {"profile 1024": 3.0, "profile 4096": 5.0, "list": 0.4, "memory": 2048.0, "one core": 1.5}
@@ -56,7 +57,14 @@ class Bench:
 def run(
     *, sizes: Sequence[int] = SIZES, out: str | Path | None = None, progress: Callable[[float, str], None] | None = None
 ) -> Bench:
-    """Measure everything once stages and engine are compiled, and record the figures as a run of kind 'bench'."""
+    """Measure everything once stages and engine are compiled, and record the figures as a run of kind 'bench'.
+
+    Raises TilescopeError on sizes that no problem can have, before anything is measured.
+    """
+    if not sizes:
+        raise TilescopeError("SIZES names no size.", "Give one or more, with commas between.")
+    for n in sizes:
+        Problem(n, n, n)
     note = progress or (lambda fraction, text: None)
     started = time.time()
     run_id = records.new_id("bench", tuple(sizes))
@@ -119,10 +127,10 @@ def _throughput(doing: Callable[[str], None]) -> Iterator[Figure]:
     binary = toolchain.compile(stage, tunables, ARCH)
     operands, launches = problem.operands(), stage.plan(problem, tunables)
     for workers in sorted({1, environment.cores()}):
-        doing(f"simulator, {workers} cores")
+        doing(f"simulator, {several(workers, 'core')}")
         runs = [sim.run(binary, launches, problem, operands, blocks="all", workers=workers) for _ in range(3)]
         rate = max(r.thread_instructions / r.seconds for r in runs) / 1e9
-        what = f"simulator, tiled2d {THROUGHPUT_SIZE}^3, {workers} core{'s' if workers > 1 else ''}"
+        what = f"simulator, tiled2d {THROUGHPUT_SIZE}^3, {several(workers, 'core')}"
         unit = "G thread inst/s"
         if workers == 1:
             yield Figure(what, rate, unit, f"at least {TARGETS['one core']:g} {unit}", rate >= TARGETS["one core"])

@@ -20,6 +20,8 @@ x86_64 | aarch64 | arm64) ;;
 esac
 
 right='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
+newline='
+'
 remedy='Debian 12, Ubuntu 24.04 or newer: sudo apt install python3 python3-venv; Fedora: sudo dnf install python3. Another one: make PYTHON=/path/to/python3.12 ...'
 
 if [ -n "$1" ]; then
@@ -31,15 +33,25 @@ if [ -n "$1" ]; then
 else
     mine=$(.venv/bin/python -I -c 'import sys; print(sys._base_executable)' 2>/dev/null) # what an earlier PYTHON= chose
     python=
+    consider() { # a program that passes the step, unless one is found already
+        if [ -z "$python" ] && [ -x "$1" ] && [ ! -d "$1" ] && "$1" -c "$step" >/dev/null 2>&1; then python=$1; fi
+    }
+    set -f
     for step in "$right; import ensurepip, venv" "$right"; do # one that can make a venv, if there is one
-        for name in "$mine" python3 python3.14 python3.13 python3.12 python3.11 python; do
-            if [ -z "$python" ] && command -v "$name" >/dev/null 2>&1 && "$name" -c "$step" >/dev/null 2>&1; then
-                python=$name
-            fi
+        consider "$mine"
+        for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
+            IFS=:
+            for folder in $PATH; do # all of them: the first may be a shim with nothing behind it
+                unset IFS
+                consider "${folder:-.}/$name"
+            done
+            unset IFS
         done
     done
+    set +f
     if [ -z "$python" ]; then
-        have=$(python3 --version 2>/dev/null) || fail 'there is no Python.' "$remedy"
+        found=$(command -v python3 || command -v python) || fail 'there is no Python.' "$remedy"
+        have=$("$found" --version 2>&1) || fail "$found does not run${have:+: ${have%%"$newline"*}}, and there is no other Python." "$remedy"
         fail "python3 is $have; Python 3.11 to 3.14 is needed." "$remedy"
     fi
 fi

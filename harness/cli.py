@@ -39,7 +39,11 @@ PROBLEM = (
 )
 
 COUNTERS = (
-    Option("metrics", "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory; commas between", default="coalescing,bank,occupancy"),
+    Option(
+        "metrics",
+        "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory; commas between",
+        default="coalescing,bank,occupancy",
+    ),
     Option("set", "full: every section of Nsight Compute, and the source view", one_of("full")),
     Option("clock", "none: left as it is; base: locked by Nsight Compute", one_of("none", "base"), "none"),
     Option("cache", "all: flushed before each pass; none: left warm", one_of("all", "none"), "all"),
@@ -139,7 +143,7 @@ def bench(args: argparse.Namespace) -> int:
 
     output = _Output(args.json)
     with _progress() as progress:
-        result = bench.run(sizes=[integer("SIZES")(s) for s in args.sizes.split(",")], out=args.out, progress=progress)
+        result = bench.run(sizes=_sizes(args.sizes), out=args.out, progress=progress)
     if args.json:
         output.json(result.to_json())
     output.text(report.render_bench(result, **_terminal()))
@@ -252,9 +256,14 @@ def sanitize(args: argparse.Namespace) -> int:
     kernel = required(args.kernel, "sanitize")
     output = _Output(args.json)
     sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
-    odd = [o.name.upper() for o in PROBLEM if o.name not in ("size", "m", "n", "k") and getattr(args, o.name) != o.default]
+    odd = [
+        o.name.upper() for o in PROBLEM if o.name not in ("size", "m", "n", "k") and getattr(args, o.name) != o.default
+    ]
     if odd and not sized:
-        raise TilescopeError(f"sanitize takes {odd[0]} only with a size: without one it has problems of its own.", "Give SIZE, or M, N and K.")
+        raise TilescopeError(
+            f"sanitize takes {odd[0]} only with a size: without one it has problems of its own.",
+            "Give SIZE, or M, N and K.",
+        )
     with _progress() as progress:
         result = sanitize.sanitize(
             kernel,
@@ -324,7 +333,9 @@ def time(args: argparse.Namespace) -> int:
     chosen = tunables(args, kernel, "time")
     output = _Output(args.json)
     with _progress() as progress:
-        result = timings.time(kernel, against=args.against, out=args.out, progress=progress, **what, **_timing(args), **chosen)
+        result = timings.time(
+            kernel, against=args.against, out=args.out, progress=progress, **what, **_timing(args), **chosen
+        )
     return _timed(output, args, result)
 
 
@@ -384,7 +395,13 @@ def _timing(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sizes(words: str) -> list[int]:
-    return [integer("SIZES")(word.strip()) for word in words.split(",") if word.strip()]
+    """Raises TilescopeError on a word that is no size, or where there is none."""
+    sizes = [integer("SIZES")(word.strip()) for word in words.split(",") if word.strip()]
+    if bad := [n for n in sizes if n < 1]:
+        raise TilescopeError(f"SIZES={words}: {bad[0]} is less than 1.")
+    if not sizes:
+        raise TilescopeError(f"SIZES={words} names no size.", "Give one or more, with commas between.")
+    return sizes
 
 
 def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
@@ -405,7 +422,9 @@ def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
         raise undone[0]
     if result.faults:
         first = result.faults[0]
-        raise TilescopeError(f"{first.stage} on {first.problem}: {first.fault.splitlines()[0]}", "\n".join(first.fault.splitlines()[1:]))
+        raise TilescopeError(
+            f"{first.stage} on {first.problem}: {first.fault.splitlines()[0]}", "\n".join(first.fault.splitlines()[1:])
+        )
     return 0
 
 
@@ -453,6 +472,7 @@ def ledger(args: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -468,6 +488,18 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("TILESCOPE_TRACEBACK"):
             raise
         return _complain(f"a bug in Tilescope: {type(e).__name__}: {e}", "Set TILESCOPE_TRACEBACK=1 for the traceback.")
+
+
+def _open_standard_streams() -> None:
+    """Nothing for those that were closed (`>&-`): what is written there goes nowhere, and no file of a run gets their number."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            try:
+                os.fstat(fd)
+            except OSError:
+                os.dup2(null, fd)
+            setattr(sys, name, open(null, "w" if fd else "r"))
 
 
 def _complain(what: str, remedy: str = "", status: int = 2) -> int:

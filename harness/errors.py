@@ -22,5 +22,7 @@ def nearest(word: str, known: list[str]) -> str:
     """' Did you mean X?' for the nearest of the known words, or nothing."""
     import difflib
 
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if len(word) < 2:  # every other letter would do
+        return ""
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f" Did you mean {match[0]}?" if match else ""

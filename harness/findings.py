@@ -21,6 +21,7 @@ from .occupancy import WARP
 from .problem import Problem
 from .stage import Launch, ceil_div
 from .toolchain import Instruction, Kernel
+from .words import several
 
 MOST = 5
 LEAST = 0.01
@@ -267,7 +268,7 @@ def _scalar_copies(v: _View) -> list[Finding]:
     where = " and ".join(f"{n} single words at {v.at(file, line)}" for n, file, line in places)
     n, file, line = max(places)
     sentence = f"A thread loads {where}, each beside its neighbour's."
-    remedy = f"Let a thread load 4 neighbouring words as float4: {_count(ceil_div(n, 4), 'load')} instead of {n}."
+    remedy = f"Let a thread load 4 neighbouring words as float4: {several(ceil_div(n, 4), 'load')} instead of {n}."
     return [Finding(sentence, remedy, file, line, v.share(0.75 * moved, v.device.lsu_instructions))]
 
 
@@ -417,16 +418,19 @@ def _low_occupancy(v: _View) -> list[Finding]:
     if held.percent >= 50 or warps >= 2 and independent >= 16:
         return []
     what = {
-        "registers": (f"{v.kernel.function.registers} registers per thread", "Use fewer registers: smaller TM or TN."),
+        "registers": (
+            f"{several(v.kernel.function.registers, 'register')} per thread",
+            "Use fewer registers: smaller TM or TN.",
+        ),
         "shared memory": (
             f"{v.values['shared_bytes_per_block']:,.0f} bytes of shared memory per block",
             "Use smaller tiles: less BK, or BM and BN.",
         ),
-        "blocks": (f"blocks of only {v.launch.threads} threads", "Use larger blocks."),
-        "warps": (f"blocks of {v.launch.threads} threads", "Use smaller blocks."),
+        "blocks": (f"blocks of only {several(v.launch.threads, 'thread')}", "Use larger blocks."),
+        "warps": (f"blocks of {several(v.launch.threads, 'thread')}", "Use smaller blocks."),
     }
     cause, remedy = what[held.limiters[0]]
-    sentence = f"Occupancy is {held.percent:.3g} %: {cause} allow {_count(held.blocks, 'block')}, {_count(held.warps, 'warp')}, on an SM."
+    sentence = f"Occupancy is {held.percent:.3g} %: {cause} allow {several(held.blocks, 'block')}, {several(held.warps, 'warp')}, on an SM."
     return [Finding(sentence, remedy, cost=max(LEAST, 1 - min(1.0, independent / 16)))]
 
 
@@ -440,14 +444,14 @@ def _small_grid(v: _View) -> list[Finding]:
     if others:
         blocks, share = sum(i[0].blocks for i, _ in others), sum(time for _, time in others) / whole
         idle = sum(time * (1 - i[0].blocks / sms) for i, time in others) / whole
-        sentence = f"{_count(len(others), 'small launch', 'es')} of {_count(blocks, 'block')} in all, for {sms} SMs: they take {100 * share:.0f} % of the bound's time."
+        sentence = f"{several(len(others), 'small launch', 'es')} of {several(blocks, 'block')} in all, for {sms} SMs: they take {100 * share:.0f} % of the bound's time."
         remedy = "Run them in one launch with the main one, or beside it in other streams; tiles that divide the matrices need none."
         found.append(Finding(sentence, remedy, cost=idle))
     blocks, rounds = v.launch.blocks, ceil_div(v.launch.blocks, sms)
     idle = 1 - blocks / sms / rounds
     cost = idle * max(v.times) / whole
     if blocks < sms:
-        sentence = f"{_count(blocks, 'block')} on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
+        sentence = f"{several(blocks, 'block')} on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
         found.append(
             Finding(
                 sentence,
@@ -456,15 +460,11 @@ def _small_grid(v: _View) -> list[Finding]:
             )
         )
     elif idle >= 0.1:
-        sentence = f"{blocks} blocks on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
+        sentence = f"{several(blocks, 'block')} on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
         found.append(
             Finding(sentence, f"Choose tiles so that the number of blocks is near a multiple of {sms}.", cost=cost)
         )
     return found
-
-
-def _count(n: int, noun: str, plural: str = "s") -> str:
-    return f"{n} {noun}{plural if n != 1 else ''}"
 
 
 def _padding(v: _View) -> list[Finding]:
@@ -483,7 +483,7 @@ def _idle_lanes(v: _View) -> list[Finding]:
         return []
     idle = 1 - v.launch.threads / WARP / ceil_div(v.launch.threads, WARP)
     sentence = (
-        f"A block has {_count(v.launch.threads, 'thread')}: {100 * idle:.0f} % of the lanes of its warps do not exist."
+        f"A block has {several(v.launch.threads, 'thread')}: {100 * idle:.0f} % of the lanes of its warps do not exist."
     )
     return [Finding(sentence, f"Make the block a multiple of {WARP} threads.", cost=idle)]
 

@@ -134,7 +134,7 @@ def gather(root: Path, environ: Mapping[str, str] = os.environ) -> Facts:
 
 def problems(facts: Facts) -> list[Problem]:
     """Everything that would make set-up or the first compilation fail, each with its remedy."""
-    found = [*_library(facts), *_python(facts), *_compiler(facts)]
+    found = [*_library(facts), *_python(facts), *compiler_problems(facts)]
     if facts.free_bytes < DISK_BYTES:
         found.append(
             Problem(
@@ -173,7 +173,8 @@ def _python(facts: Facts) -> list[Problem]:
     ]
 
 
-def _compiler(facts: Facts) -> list[Problem]:
+def compiler_problems(facts: Facts) -> list[Problem]:
+    """What is wrong with the compilers here, each with its remedy."""
     if any(c.accepted for c in facts.compilers):
         if facts.c_compiler:
             return []

@@ -186,7 +186,7 @@ class Profile:
         return records.frame(records.VALUES, table.assign(run=self.id))
 
     @cached_property
-    def lines(self) -> pd.DataFrame:
+    def source_lines(self) -> pd.DataFrame:
         """Counts per source line, all launches together: file, line, text, and the columns of metrics.lines."""
         if not self.parts:
             return pd.DataFrame(columns=["file", "line", "text"])
@@ -200,8 +200,8 @@ class Profile:
         return table
 
     @cached_property
-    def instructions(self) -> pd.DataFrame:
-        """The machine code with its source lines, columns of record.LINES."""
+    def lines(self) -> pd.DataFrame:
+        """The machine code, each instruction with its source line: what a run records, columns of record.LINES."""
         rows = [
             (
                 k.hash,
@@ -574,7 +574,7 @@ def _record(profile: Profile, path: Path) -> Path:
         {
             "runs": pd.DataFrame([row | timings.run_columns(profile.timing, 0) if profile.timing else row]),
             "values": profile.values,
-            "lines": profile.instructions,
+            "lines": profile.lines,
             **(profile.timing.tables(profile.id) if profile.timing else {}),
         },
         {

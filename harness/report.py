@@ -26,15 +26,23 @@ from .metrics import (
     WAVEFRONTS_LD,
     WAVEFRONTS_ST,
 )
+from .words import several
 
 if TYPE_CHECKING:
     from .bench import Bench
+    from .claims import Reading
     from .profiling import Profile
     from .verification import Verification
 
 WIDTH = 100
 LINES = 8
 """Source lines shown, costliest first."""
+LEGEND = (
+    "data stage: hands over the words of shared memory and L1, 32 banks at a time. tag stage: looks up whether a line is"
+    " in L1. FMA heavy half: the FMA lanes that also multiply integers. register bank 0, 1: even and odd registers."
+    " LSU: takes memory instructions in.",
+)
+"""What the resources of the bounds are, in a word each."""
 FAILURES = 5
 """Failed problems of a verification shown in full."""
 
@@ -178,7 +186,7 @@ def _header(page: Page, p: Profile) -> None:
     beta = f" + {problem.beta:g} * C" if problem.beta else ""
     spills = sum(k.spill_loads + k.spill_stores for k in kernels)
     ran, all_blocks = sum(x.blocks_run for x in p.parts), sum(x.launch.blocks for x in p.parts)
-    how = f"the machine code, executed on the CPU: {ran:,} of {all_blocks:,} blocks"
+    how = f"the machine code, executed on the CPU: {ran:,} of {several(all_blocks, 'block')}"
     if ran < all_blocks:
         how += "; the others are like one of these"
     rows = [
@@ -194,12 +202,21 @@ def _header(page: Page, p: Profile) -> None:
         ),
         (
             "binary",
-            f"{max(k.function.registers for k in kernels)} registers a thread, {f'{spills:,} bytes of spills' if spills else 'no spills'};"
+            f"{max(k.function.registers for k in kernels)} registers a thread, {several(spills, 'byte') + ' of spills' if spills else 'no spills'};"
             f" nvcc {p.binary.compiler}, machine code {p.binary.hash[:12]}",
         ),
         ("backend", "none: the kernel was stopped" if p.fault else _ran_on(p, how if p.parts else "")),
     ]
+    if not p.ok:
+        rows.append(("result", Text(_wrong(p), "bold red")))
     page.pairs(rows)
+
+
+def _wrong(p: Profile) -> str:
+    """In a line, what is the matter with a profile that is not ok."""
+    if p.fault:
+        return f"STOPPED: {p.fault.kind}"
+    return f"WRONG: {p.error if p.error and not p.error.ok else p.damage or 'C was not checked'}"
 
 
 def _ran_on(p: Profile, simulated: str) -> str:
@@ -299,8 +316,8 @@ def _work(page: Page, p: Profile) -> None:
 
 
 def costliest(profile: Profile) -> pd.DataFrame:
-    """Profile.lines with `cycles`, costliest first: of an SM, for the slower of issuing a line's instructions and moving its data."""
-    table = profile.lines.copy()
+    """Profile.source_lines with `cycles`, costliest first: of an SM, for the slower of issuing a line's instructions and moving its data."""
+    table = profile.source_lines.copy()
     issue = table.executed / profile.device.partitions
     data = (table.wavefronts + table.lines) / profile.device.data_wavefronts
     table["cycles"] = pd.concat([issue, data], axis=1).max(axis=1)
@@ -343,6 +360,8 @@ def _bounds(page: Page, p: Profile) -> None:
         mark = b.width if b.width == bounds.MEASURED_ROOF else "" if b.verified else "unverified width"
         rows.append((b.name, duration(b.seconds), percent(share), "#" * round(20 * share), mark))
     page.table(["<resource", "at least", "of largest", "<", "<"], rows)
+    for words in LEGEND:
+        page.say(words, "dim")
     if not all(b.verified for b in known):
         page.say(f"unverified width: from NVIDIA's documents, not measured on {p.device.arch}", "dim")
     for b in p.bounds:
@@ -368,13 +387,22 @@ def _claims(page: Page, p: Profile) -> None:
         page.say(Text.assemble((f"{_verdict(claim.verdict)}: ", style), claim.says, (where, "dim")))
         for r in claim.readings:
             metric = METRICS[r.metric]
-            unit = "x" if claim.against else metric.unit
-            mark = "" if r.holds else "; does not agree"
-            seen = f", measured {short(counted[r.metric])}" if r.metric in counted and not claim.against else ""
-            figures = f"claimed {short(claim.expected)}, simulated {short(r.value)}{seen} {unit}{mark}"
+            unit = "x" if claim.against else f" {metric.unit}"
+            seen = f", measured {short(counted[r.metric])}{unit}" if r.metric in counted and not claim.against else ""
+            figures = f"claimed {short(claim.expected)}{unit}, simulated {short(r.value)}{unit}{_off(claim.expected, r)}{seen}"
             page.say(Text.assemble(f"{metric.meaning}: {figures}", (f"  {r.metric}", "dim")), indent=6)
         if claim.why:
             page.say(claim.why, "dim", indent=6)
+
+
+def _off(expected: float, reading: Reading) -> str:
+    """How far a reading that does not bear its claim out lies from it."""
+    if reading.holds:
+        return ""
+    if not expected or math.isnan(reading.value):
+        return ": not what is claimed"
+    off = reading.value / expected - 1
+    return f": {percent(abs(off))} {'more' if off > 0 else 'less'} than claimed"
 
 
 def _verdict(verdict: str) -> str:
@@ -393,7 +421,7 @@ def _error(page: Page, p: Profile) -> None:
     if p.error is None:
         page.say("C was not computed: the kernel was stopped", "bold red")
     else:
-        page.say(("right: " if p.error.ok else "WRONG: ") + str(p.error), "green" if p.error.ok else "bold red")
+        page.say(("correct: " if p.error.ok else "WRONG: ") + str(p.error), "green" if p.error.ok else "bold red")
     if p.damage:
         page.say(f"WRONG: {p.damage}", "bold red")
 
@@ -409,7 +437,7 @@ def render_verification(v: Verification, width: int = WIDTH, colour: bool = Fals
         shares = [x.accuracy.share for x in verdicts if x.accuracy]
         rows.append((
             group, count(len(verdicts)), percent(max(shares)) if shares else "-",
-            Text(f"{wrong} wrong", "bold red") if wrong else Text("right", "green"),
+            Text(f"{wrong} wrong", "bold red") if wrong else Text("correct", "green"),
         ))  # fmt: skip
     page.table(["<problems", "number", "error / bound", "<verdict"], rows)
     for x in v.failed[:FAILURES]:
@@ -419,14 +447,18 @@ def render_verification(v: Verification, width: int = WIDTH, colour: bool = Fals
         page.say(f"and {len(v.failed) - FAILURES} more failures")
     done = len(v.verdicts)
     stopped = f" (interrupted: {v.planned - done} were not run)" if v.interrupted else ""
-    page.say(f"{done - len(v.failed)} of {done} problems right{stopped}", "bold green" if v.ok else "bold red")
+    page.say(
+        f"{done - len(v.failed)} of {several(done, 'problem')} correct{stopped}", "bold green" if v.ok else "bold red"
+    )
     return page.text() + "\n"
 
 
 def render_bench(result: Bench, width: int = WIDTH, colour: bool = False) -> str:
     """The table of figures, and the machine they were taken on."""
     page = Page(width, colour)
-    page.console.print(Text.assemble(("Tilescope itself", "bold"), f" on {result.cpu}, {result.cores} cores"))
+    page.console.print(
+        Text.assemble(("Tilescope itself", "bold"), f" on {result.cpu}, {several(result.cores, 'core')}")
+    )
     page.table(
         ["<what", "figure", "<", "<target"],
         [

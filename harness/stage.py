@@ -139,7 +139,7 @@ class Stage:
                 known = f"{self.name} has {', '.join(values)}." if values else f"{self.name} has none."
                 raise TilescopeError(f"unknown tunable {name}: {known}{nearest(name, list(values))}")
             try:
-                values[name] = int(str(value), 0)
+                values[name] = int(str(value) if str(value).isascii() else "", 0)
             except ValueError:
                 raise TilescopeError(f"{name}={value!r} is not an integer.") from None
             if values[name] < 1:

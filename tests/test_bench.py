@@ -36,6 +36,14 @@ def test_recorded(result):
     json.dumps(result.to_json())
 
 
+@pytest.mark.parametrize("sizes, words", [((64, 0), "M=0 is less than 1"), ((), "names no size")])
+def test_bad_sizes_are_refused_before_the_work(tmp_path, monkeypatch, sizes, words):
+    monkeypatch.setattr(bench, "_command", lambda *words: pytest.fail("it works already"))
+    with pytest.raises(TilescopeError, match=words):
+        bench.run(sizes=sizes, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_missed_targets_are_marked(result):
     slow = bench.Bench([bench._below("list", 1.0, "s", 0.4)], "a CPU", 2)
     assert "under 0.4 s: MISSED" in report.render_bench(slow)

@@ -80,7 +80,7 @@ def test_a_failed_verdict_is_status_1(capsys):
 
 def test_verify(capsys):
     status, out, _ = main(capsys, "verify tiled TILE=4 COUNT=2")
-    assert status == 0 and "right" in out
+    assert status == 0 and "correct" in out
     assert json.loads(main(capsys, "verify tiled COUNT=0 --json -")[1])[0]["ok"] is True
 
 
@@ -119,6 +119,14 @@ BAD = {
     "show": "show needs RUN=",
     "show /nonexistent": "no run",
     "bench SIZES=a": "SIZES='a' is not an integer",
+    "bench SIZES=64,0": "SIZES=64,0: 0 is less than 1",
+    "bench SIZES=,": "SIZES=, names no size",
+    "time tiled SIZES=0": "SIZES=0: 0 is less than 1",
+    "profile tiled SIZE=٣": "SIZE='٣' is not an integer",
+    "profile tiled ALPHA=٣": "ALPHA='٣' is not a number",
+    "profile tiled TILE=٣": "TILE='٣' is not an integer",
+    "profile tiled SIZE=4 SEED=99999999999999999999": "SEED=99999999999999999999 is more than",
+    "profile tiled NVCC=/bin/true": "/bin/true is not nvcc",
     "pofile tiled": "unknown verb 'pofile'. Did you mean profile?",
 }
 
@@ -229,6 +237,30 @@ def test_a_full_standard_output():
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(tmp_path, closed):
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "harness"]
+    done = subprocess.run(
+        [*words, "profile", "tiled", "SIZE=8", f"OUT={tmp_path}/run"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) is (" >&-" not in f" {closed}") and record.load(tmp_path / "run").manifest["ok"]
+
+
+@pytest.mark.parametrize("word", ["x", "t", "q"])
+def test_no_guess_at_a_single_letter(capsys, word):
+    assert "Did you mean" not in main(capsys, f"{word} tiled")[2] + main(capsys, f"profile {word}")[2]
+
+
+@pytest.mark.parametrize(
+    "verb, usage", [("verify", "verify [KERNEL] ["), ("profile", "profile KERNEL ["), ("list", "list [")]
+)
+def test_help_shows_what_may_be_left_out(capsys, verb, usage):
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    assert usage in capsys.readouterr().out
+
+
 def test_an_ascii_terminal():
     assert harness("list", env={**os.environ, "PYTHONIOENCODING": "ascii"}).returncode == 0
 
@@ -285,4 +317,4 @@ def test_an_interrupted_verify_prints_what_is_finished(capsys, monkeypatch):
 
     monkeypatch.setattr(verification, "_judge", judge)
     status, out, err = main(capsys, "verify tiled")
-    assert status == 130 and "2 of 2 problems right" in out and err == "error: interrupted.\n"
+    assert status == 130 and "2 of 2 problems correct" in out and err == "error: interrupted.\n"

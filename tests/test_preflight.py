@@ -137,14 +137,16 @@ HANDED_OVER = """case "$1" in
 esac"""
 
 
-def bootstrap_sh(folder: Path, python: str = "") -> subprocess.CompletedProcess:
+def bootstrap_sh(folder: Path, python: str = "", path: str = "") -> subprocess.CompletedProcess:
     for tool in ("sh", "cat"):
         if not (folder / tool).exists():
             (folder / tool).symlink_to(shutil.which(tool))
     if not (folder / "uname").exists():
         program(folder, "uname", "case $1 in -s) echo Linux ;; -m) echo x86_64 ;; esac")
     command = ["/bin/sh", ROOT / "harness/bootstrap.sh", python, "dev"]
-    return subprocess.run(command, cwd=folder, env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=folder, env={"PATH": path or str(folder)}, capture_output=True, text=True, timeout=60
+    )
 
 
 def refused(run: subprocess.CompletedProcess, what: str, remedy: str) -> None:
@@ -184,6 +186,17 @@ def test_a_good_python_is_found_beside_an_old_one(tmp_path: Path) -> None:
     assert run.stdout.strip() == f"{good} -I {ROOT}/harness/bootstrap.py dev", run.stderr
     chosen = program(tmp_path, "mine", HANDED_OVER)
     assert bootstrap_sh(tmp_path, str(chosen)).stdout.startswith(f"{chosen} -I ")
+
+
+def test_a_broken_shim_is_named_or_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "shims").mkdir()
+    shim = program(
+        tmp_path / "shims", "python3", "echo 'pyenv: python3: command not found' >&2; echo more >&2; exit 127"
+    )
+    path = f"{tmp_path}/shims:{tmp_path}"
+    refused(bootstrap_sh(tmp_path, path=path), f"{shim} does not run: pyenv: python3: command not found, and", "apt")
+    good = program(tmp_path, "python3", HANDED_OVER)
+    assert bootstrap_sh(tmp_path, path=path).stdout.startswith(f"{good} -I ")
 
 
 def test_a_python_with_venv_comes_before_one_without(tmp_path: Path) -> None:
@@ -439,3 +452,14 @@ def test_pins_are_exact_and_complete() -> None:
                 if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
                     todo.append(line)
     assert len(needed) > 20 and needed <= set(names), needed - set(names)
+
+
+def test_without_a_compiler_the_tests_say_so_once(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in ("TILESCOPE_CACHE", "PYTHONPATH")}
+    environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_XDIST")}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/test_claims.py"],
+        cwd=ROOT, env=environ | {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = run.stdout + run.stderr
+    assert run.returncode == 4 and "there is no C++ compiler" in said and len(said.splitlines()) < 6, said

@@ -70,6 +70,17 @@ def test_totals_are_sums_over_launches(ragged):
         assert ragged.totals[name] == sum(p.metrics[name] for p in ragged.parts)
 
 
+def test_the_command_line_writes_the_same_json(ragged, tmp_path):
+    from harness import cli
+
+    words = "profile tiled2d M=100 N=99 K=101 BETA=0.5 LDC=120".split()
+    assert cli.main([*words, f"OUT={tmp_path}/run", f"JSON={tmp_path}/x.json"]) == 0
+    assert json.loads((tmp_path / "x.json").read_text()) | {"run": "", "path": ""} == ragged.to_json() | {
+        "run": "",
+        "path": "",
+    }
+
+
 def test_frames(ragged):
     assert list(ragged.values) == list(record.VALUES)
     assert ragged.launches.set_index("launch").loc["main", REQUESTS_LD] == ragged.parts[0].metrics[REQUESTS_LD]
@@ -79,8 +90,8 @@ def test_frames(ragged):
         assert mine.value.sum() == part.metrics["inst_executed"]
     total = ragged.values[ragged.values.launch.isna() & ragged.values.pc.isna()]
     assert set(total.source) == {"sim", "claim"}
-    assert "fmaf" in "".join(ragged.lines.text)
-    assert ragged.lines.executed.sum() == ragged.totals["inst_executed"]
+    assert "fmaf" in "".join(ragged.source_lines.text)
+    assert ragged.source_lines.executed.sum() == ragged.totals["inst_executed"]
 
 
 def test_a_run_keeps_all_of_it_and_nothing_of_the_user(tiled2d):
@@ -89,7 +100,7 @@ def test_a_run_keeps_all_of_it_and_nothing_of_the_user(tiled2d):
     m = run.manifest
     assert m["kind"] == "profile" and m["stage"] == "tiled2d" and m["ok"] and m["arch"] == "sm_90"
     assert m["environment"]["python"] and m["environment"]["cpu"] and m["started"] <= m["ended"]
-    assert len(run.values) == len(tiled2d.values) and len(run.lines) == len(tiled2d.instructions)
+    assert len(run.values) == len(tiled2d.values) and run.lines.equals(tiled2d.lines)
     assert run.runs.sass.tolist() == [tiled2d.binary.hash]
     assert "COSTLIEST SOURCE LINES" in run.text("profile.txt") and "FFMA" in run.text("sass.txt")
     again = toolchain.load(run.path / "kernel.cubin")
@@ -161,7 +172,7 @@ def test_a_fault_is_a_failed_verdict_with_its_place(tmp_path):
     assert not done.ok and done.error is None and done.launches.empty
     fault = harness.load(tmp_path / "run").manifest["fault"]
     assert "race" in fault["kind"] and fault["file"] == "kernels/faulty/tiled_no_first_barrier.cu" and fault["line"]
-    assert done.values.empty and done.lines.empty
+    assert done.values.empty and done.source_lines.empty
     json.dumps(done.to_json(), allow_nan=False)
 
 

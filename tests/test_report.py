@@ -65,8 +65,37 @@ def test_every_launch_is_shown(ragged):
 @pytest.mark.parametrize("kernel", ["naive", "naive_uncoalesced", "tiled", "tiled1d"])
 def test_every_stage_prints(kernel):
     words = report.render(harness.profile(kernel, m=33, n=1, k=5, beta=1, record=False))
-    assert "right:" in words and "nan" not in words
+    assert "correct:" in words and "nan" not in words
     assert kernel.startswith("tiled") or "not used" in words
+
+
+def test_a_wrong_result_is_said_before_the_figures():
+    wrong = report.render(harness.profile("naive_row_of_b", size=33, backend="sim", record=False))
+    assert wrong.index("result    WRONG: ") < wrong.index("GLOBAL MEMORY")
+    stopped = report.render(harness.profile("naive_no_guard", m=33, n=33, k=8, backend="sim", record=False))
+    assert "result    STOPPED: out of bounds" in stopped
+
+
+def test_a_sampled_run_says_how_much_of_c_was_checked():
+    profile = harness.profile("tiled", m=6400, n=6400, k=400, backend="sim", record=False)
+    assert profile.error.checked < profile.error.cells == 6400 * 6400
+    assert f"correct: {profile.error.checked:,} of 40,960,000 cells checked" in report.render(profile)
+
+
+def test_one_of_a_thing():
+    words = report.render(harness.profile("tiled", size=1, backend="sim", record=False))
+    assert "1 of 1 block\n" in words and "correct: 1 cell checked" in words
+
+
+def test_what_does_not_hold_says_by_how_much(square):
+    words = " ".join(report.render(square).split())
+    assert "claimed 4x, simulated 4.5x: 12.5 % more than claimed" in words
+
+
+def test_the_units_of_the_bounds_are_explained(square):
+    words = " ".join(report.render(square).split())
+    for name in {b.name for b in square.bounds} - {"issue", "FMA pipe", "ALU pipe", "L2", "DRAM", "register bank 1"}:
+        assert f"{name}: " in words or f"{name}, 1: " in words, name
 
 
 def test_markup_in_a_stage_s_words_is_text(ragged, monkeypatch):

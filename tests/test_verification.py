@@ -18,7 +18,7 @@ def test_a_right_stage_passes():
     assert sum(v.case.group == "random" for v in done.verdicts) == 5
     assert all(v.accuracy.wrong == 0 for v in done.verdicts if v.case.exact)
     words = report.render_verification(done)
-    assert f"{done.planned} of {done.planned} problems right" in words and max(map(len, words.splitlines())) <= 100
+    assert f"{done.planned} of {done.planned} problems correct" in words and max(map(len, words.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("kernel", ["naive_mixed_axes", "tiled_no_second_barrier"])

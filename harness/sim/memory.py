@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..problem import Operands, Problem
+from ..words import several
 
 BASE = 0x7F00_0000_0000
 ALIGNMENT = 512  # bytes; cudaMalloc aligns at least to 256
@@ -87,9 +88,9 @@ class Arena:
                 if column < r.columns:
                     return f"{r.name}[{row}][{column}]"
                 if row < r.rows - 1:
-                    return f"the padding behind row {row} of {r.name}, {column - r.columns + 1} elements past its {r.columns} columns"
+                    return f"the padding behind row {row} of {r.name}, {several(column - r.columns + 1, 'element')} past its {several(r.columns, 'column')}"
             if -GUARD // 2 <= offset < 0:
-                return f"{-offset} bytes before the start of {r.name} ({r.rows} x {r.columns})"
+                return f"{several(-offset, 'byte')} before the start of {r.name} ({r.rows} x {r.columns})"
             if 0 <= offset - 4 * r.words < GUARD:
-                return f"{offset - 4 * r.words} bytes past the end of {r.name} ({r.rows} x {r.columns})"
+                return f"{several(offset - 4 * r.words, 'byte')} past the end of {r.name} ({r.rows} x {r.columns})"
         return "far outside A, B and C"

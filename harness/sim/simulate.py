@@ -21,6 +21,7 @@ from ..errors import TilescopeError
 from ..problem import Operands, Problem
 from ..stage import Launch
 from ..toolchain import Binary, Kernel
+from ..words import several
 from . import engine
 from .decode import Decoder
 from .engine import COUNTERS, FAULTS, Job
@@ -231,7 +232,9 @@ class _Prepared:
         job.next = job.done = job.stop = 0
         job.nworkers = max(1, min(self.workers, len(blocks)))
         label = f"{self.kernel.name} {self.launch.label}"
-        counts, record = self.engine.run(job, lambda done: note(done, f"simulating {label}, {len(blocks):,} blocks"))
+        counts, record = self.engine.run(
+            job, lambda done: note(done, f"simulating {label}, {several(len(blocks), 'block')}")
+        )
         match FAULTS[record.kind]:
             case "none":
                 return counts

@@ -46,7 +46,7 @@ def test_global_memory(execute, body, kind, words):
 
 def test_the_padding_behind_a_row_is_outside(execute):
     f = fault(execute, "C[t] = B[1 * ldb + 32 + (t & 1)];", problem=Problem(1, 32, 4, ldb=40))
-    assert f.kind == "out of bounds" and "the padding behind row 1 of B, 1 elements past its 32 columns" in f.message
+    assert f.kind == "out of bounds" and "the padding behind row 1 of B, 1 element past its 32 columns" in f.message
 
 
 def test_thread_and_block_are_named(execute):
