@@ -40,7 +40,7 @@ LINES = 8
 LEGEND = (
     "data stage: hands over the words of shared memory and L1, 32 banks at a time. tag stage: looks up whether a line is"
     " in L1. FMA heavy half: the FMA lanes that also multiply integers. register bank 0, 1: even and odd registers."
-    " LSU: takes memory instructions in.",
+    " LSU: takes memory instructions in."
 )
 """What the resources of the bounds are, in a word each."""
 FAILURES = 5
@@ -360,8 +360,7 @@ def _bounds(page: Page, p: Profile) -> None:
         mark = b.width if b.width == bounds.MEASURED_ROOF else "" if b.verified else "unverified width"
         rows.append((b.name, duration(b.seconds), percent(share), "#" * round(20 * share), mark))
     page.table(["<resource", "at least", "of largest", "<", "<"], rows)
-    for words in LEGEND:
-        page.say(words, "dim")
+    page.say(LEGEND, "dim")
     if not all(b.verified for b in known):
         page.say(f"unverified width: from NVIDIA's documents, not measured on {p.device.arch}", "dim")
     for b in p.bounds:
