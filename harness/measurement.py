@@ -73,6 +73,7 @@ class Point:
     stage      its name, or the library's
     backend    'gpu' for a stage, 'cublas' or 'cublaslt'
     samples    ms per product, one a round; rival_samples: the rival's in the same rounds, empty without one
+    baseline   this is the rival that others are timed beside; its ratio is 1
     batch      products per sample
     cold       rotating sets (their number in `sets`), or one set that stays in cache
     accuracy   C against float64, before timing and after it, the worse one; exact: integer inputs, to the bit
@@ -88,6 +89,7 @@ class Point:
     samples: list[float] = field(default_factory=list)
     rival: str = ""
     rival_samples: list[float] = field(default_factory=list)
+    baseline: bool = False
     batch: int = 0
     cold: bool = True
     sets: int = 0

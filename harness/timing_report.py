@@ -130,7 +130,7 @@ def _rival(points: list[Point]) -> str:
 
 def _verdicts(page: Page, points: list[Point]) -> None:
     """A sentence for each contender that was timed beside a rival, where they are few."""
-    beside = [p for p in points if p.rival and p.rival_samples != p.samples]
+    beside = [p for p in points if p.rival and not p.baseline]
     for p in beside if len(points) <= 2 else ():
         word = verdict(p.ratio)
         interval = f"{_ratio(p.ratio.lo)} to {_ratio(p.ratio.hi)}"

@@ -157,7 +157,7 @@ def find(choice: str | int | None = None) -> Gpu:
     if choice is None or choice == "":
         return found[0]
     word = str(choice)
-    if word.isascii() and word.isdigit():
+    if word.isascii() and word.isdigit() and len(word) <= 3:
         matches = [g for g in found if g.index == int(word)]
     else:
         matches = [

@@ -319,7 +319,8 @@ class _Work:
 def _mirror(point: Point, rival: Point, known: list[str]) -> None:
     """Give the rival the samples of a duel as its own; its ratio is then 1. known: the flags it had before any duel."""
     rival.samples, rival.rival_samples = list(point.rival_samples), list(point.rival_samples)
-    rival.rival, rival.batch, rival.sets, rival.telemetry = rival.stage, point.batch, point.sets, point.telemetry
+    rival.rival, rival.baseline = rival.stage, True
+    rival.batch, rival.sets, rival.telemetry = point.batch, point.sets, point.telemetry
     rival.flags = [*known, *(f for f in point.flags if f not in known and f not in ("wrong", "damage"))]
 
 
