@@ -134,7 +134,7 @@ def verify(args: argparse.Namespace) -> int:
 
 @verb(
     Option("out", "run directory to write (default profiles/bench/TIME-HASH)"),
-    Option("sizes", "matrix sizes, with commas between", default="1024,4096"),
+    Option("sizes", "matrix sizes, with commas between", default="1024,4095,4096"),
     JSON,
 )
 def bench(args: argparse.Namespace) -> int:

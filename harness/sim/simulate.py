@@ -35,7 +35,8 @@ SAMPLE_LIMIT = 800_000_000
 CLASSIFIED = 2**20
 """Blocks whose class is determined at a time."""
 BUDGET = 100_000_000
-"""Instructions after which a warp counts as caught in an endless loop."""
+"""Instructions after which a warp counts as caught in an endless loop, or PER_STEP for each step along K where that is more."""
+PER_STEP = 64
 STACK = 0x28  # where constant bank 0 holds the initial stack pointer
 
 ARCHITECTURES = (75, 80, 86, 87, 89, 90)
@@ -89,7 +90,7 @@ def run(
     blocks: str = "auto",
     workers: int | None = None,
     progress: Progress | None = None,
-    budget: int = BUDGET,
+    budget: int | None = None,
     arena: Arena | None = None,
 ) -> Simulation:
     """Execute the launches in order. blocks: 'all', 'sample' (one block a class and some more), 'count' (one block a class),
@@ -110,7 +111,10 @@ def run(
         arena = Arena(problem, operands)
     else:
         arena.renew()
-    prepared = [_Prepared(binary, launch, problem, arena, budget, workers or cores()) for launch in launches]
+    prepared = [
+        _Prepared(binary, launch, problem, arena, budget or max(BUDGET, PER_STEP * problem.k), workers or cores())
+        for launch in launches
+    ]
     mapped = all(p.launch.tile is not None for p in prepared)
     note = progress or (lambda fraction, text: None)
     counts: list[np.ndarray] = []

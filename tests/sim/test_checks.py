@@ -5,7 +5,7 @@ import pytest
 from harness import stage, toolchain
 from harness.errors import TilescopeError
 from harness.problem import Problem
-from harness.sim import Fault, run
+from harness.sim import Fault, run, simulate
 
 T = "int t = threadIdx.x;\n"  # line 4 of the source
 
@@ -142,8 +142,20 @@ def test_missing_wait_for_cp_async(execute):
 def test_unknown_opcode_names_itself(execute):
     with pytest.raises(
         TilescopeError, match=r"not simulated: F2F\.F64.* at 0x[0-9a-f]+ \(bad.cu:5\) of bad: .* opcode F2F"
-    ):
+    ) as e:
         execute(T + "double x = B[t]; C[t] = x * x * 1.1;")
+    assert "Report it" in e.value.remedy and "On a machine with a GPU" in e.value.remedy
+
+
+def test_a_long_k_is_no_endless_loop(execute, monkeypatch):
+    """The budget grows with K; a loop that does not end is still found."""
+    monkeypatch.setattr(simulate, "BUDGET", 1000)
+    long = Problem(1, 32, 20_000)
+    execute(T + "float x = 0; for (int k = 0; k < K; k++) x += A[k] * B[k * ldb + t]; C[t] = x;", problem=long)
+    assert (
+        fault(execute, "volatile int* p = (int*)B; while (p[0] != 12345) ;\nC[t] = 1;", problem=long).kind
+        == "endless loop"
+    )
 
 
 def test_unknown_opcode_that_is_never_reached_does_not_matter(execute):
