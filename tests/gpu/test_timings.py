@@ -10,7 +10,7 @@ from fake_gpu import GPU, install
 from test_worker import serve
 
 import harness
-from harness import backends, comparison, readme, record, timing_report, timings
+from harness import backends, comparison, profiling, readme, record, timing_report, timings
 from harness import cli as command_line
 from harness.errors import TilescopeError
 from harness.gpu import client, timing
@@ -33,6 +33,7 @@ def gpu(monkeypatch, fake):
 
     monkeypatch.setattr(client, "_conversation", conversation)
     monkeypatch.setattr(backends, "gpu_missing", lambda: "")
+    monkeypatch.setattr(profiling, "TIME_LIMIT_S", 0.05)
     fake.speeds = {"naive": 2.0, "tiled": 8.0, "cublas": 20.0, "lt1": 18.0, "lt2": 24.0}
     return fake
 
@@ -281,7 +282,7 @@ def test_an_architecture_that_is_not_simulated_still_profiles(gpu, monkeypatch, 
 def recorded(gpu, tmp_path, name, **speeds):
     gpu.speeds |= speeds
     gpu.jitter = 0.001
-    return harness.ladder(names=["naive", "tiled"], sizes=[16, 32], limit=0.5, out=tmp_path / name)
+    return harness.ladder(names=["naive", "tiled"], sizes=[16, 32], limit=0.1, out=tmp_path / name)
 
 
 def test_compare(gpu, tmp_path, capsys):
