@@ -282,6 +282,7 @@ def sanitize(args: argparse.Namespace) -> int:
     KERNEL, *PROBLEM,
     Option("cubin", "machine code of the stage, compiled before; else it is compiled through PyCUDA"),
     GPU, NVCC,
+    Option("guard", "no: matrices without guard bands, for memcheck to see their ends", one_of("yes", "no"), "yes"),
     Option("timeout", "seconds a launch may take", number, 600.0),
     bare="kernel", tunables=True,
 )  # fmt: skip
@@ -294,7 +295,8 @@ def launch(args: argparse.Namespace) -> int:
     chosen = {} if kernel in cublas.NAMES else tunables(args, kernel, "launch")
     try:
         done = launch(
-            kernel, _problem(args), chosen, gpu=args.gpu, cubin=args.cubin, nvcc=args.nvcc, timeout=_positive("TIMEOUT", args.timeout)
+            kernel, _problem(args), chosen, gpu=args.gpu, cubin=args.cubin, nvcc=args.nvcc, timeout=_positive("TIMEOUT", args.timeout),
+            guarded=args.guard == "yes",
         )  # fmt: skip
     except (driver.Hang, driver.KernelFault) as e:
         os._exit(_complain(e.what, e.remedy))  # any other way out would wait for the kernel

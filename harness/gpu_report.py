@@ -201,11 +201,12 @@ def render_sanitized(done: Sanitized, width: int = 100, colour: bool = False) ->
         page.say(
             Text.assemble((f"{issue.tool}: {issue.what}{times}", style), f" at {issue.where}" if issue.where else "")
         )
-        for other in issue.others:
-            page.say(
-                f"with the {other.kind.lower()} at {other.file}:{other.line}"
-                if other.file
-                else f"with a {other.kind.lower()}",
-                indent=6,
-            )
+        others = (
+            f"with the {other.kind.lower()} at {other.file}:{other.line}"
+            if other.file
+            else f"with a {other.kind.lower()}"
+            for other in issue.others
+        )
+        for words in dict.fromkeys(others):  # one line of source may be many instructions
+            page.say(words, indent=6)
     return page.text() + "\n"

@@ -208,7 +208,9 @@ def sanitize(
         for number, (tool, p) in enumerate(todo):
             if progress:
                 progress(number / len(todo), f"{tool}: {stage.name}, {p}")
-            done.results.append(_one(sanitizer, tool, p, watched.launch_words(kernel, p, chosen, cubin, gpu), limit))
+            done.results.append(
+                _one(sanitizer, tool, p, [*watched.launch_words(kernel, p, chosen, cubin, gpu), "GUARD=no"], limit)
+            )
     return done
 
 
@@ -237,7 +239,13 @@ def judge(tool: str, problem: Problem, output: str, status: int) -> Result:
         return Result(tool, problem, FOUND_SOME, tuple(issues), max(reported or 0, sum(i.count for i in issues)))
     if reported is None or reported or status not in (0, 1, FOUND) or refusal(output):
         return Result(tool, problem, NOT_RUN, reported=reported or 0, why=refusal(output) or _last(output, status))
-    return Result(tool, problem, CLEAN, why=_last(output, status) if status else "")
+    wrong = next((line for line in output.splitlines() if "WRONG: " in line), "")
+    return Result(
+        tool,
+        problem,
+        CLEAN,
+        why=f"C is wrong: {wrong.split('WRONG: ', 1)[1]}" if wrong else _last(output, status) if status else "",
+    )
 
 
 _REFUSALS = (

@@ -189,16 +189,17 @@ def span(name: str) -> Any:
 
 
 class Matrix:
-    """A row-major fp32 matrix in device memory between two guard bands."""
+    """A row-major fp32 matrix in device memory between two guard bands; without them, in a block of its exact size."""
 
-    def __init__(self, session: Session, name: str, rows: int, ld: int) -> None:
-        self.session, self.name, self.rows, self.ld = session, name, rows, ld
+    def __init__(self, session: Session, name: str, rows: int, ld: int, guarded: bool = True) -> None:
+        self.session, self.name, self.rows, self.ld, self.guarded = session, name, rows, ld, guarded
         self.bytes = 4 * rows * ld
-        self.block = session.allocate(self.footprint(rows, ld))
-        self.address = int(self.block) + self.band(rows, ld)
-        self._head_words = self.band(rows, ld) // 4
+        footprint, band = (self.footprint(rows, ld), self.band(rows, ld)) if guarded else (self.bytes, 0)
+        self.block = session.allocate(footprint)
+        self.address = int(self.block) + band
+        self._head_words = band // 4
         self._tail = self.address + self.bytes
-        self._tail_words = (int(self.block) + self.footprint(rows, ld) - self._tail) // 4
+        self._tail_words = (int(self.block) + footprint - self._tail) // 4
         self.guard()
 
     @staticmethod
@@ -213,6 +214,8 @@ class Matrix:
 
     def guard(self) -> None:
         """Write the pattern into both guard bands."""
+        if not self.guarded:
+            return
         with _explained(f"guarding {self.name}"):
             self.session.cuda.memset_d32(int(self.block), PATTERN, self._head_words)
             self.session.cuda.memset_d32(self._tail, PATTERN, self._tail_words)
@@ -236,6 +239,8 @@ class Matrix:
 
     def damage(self) -> str:
         """Where a guard band was written, in words, or nothing."""
+        if not self.guarded:
+            return ""
         before, after = np.empty(self._head_words, np.uint32), np.empty(self._tail_words, np.uint32)
         with _explained(f"reading the guard bands of {self.name}"):
             self.session.cuda.memcpy_dtoh(before, int(self.block))
@@ -257,12 +262,12 @@ class Matrix:
 class Buffers:
     """A, B and C of a problem on the GPU. C is poisoned: NaN where nothing has been written, as Operands has it."""
 
-    def __init__(self, session: Session, problem: Problem) -> None:
+    def __init__(self, session: Session, problem: Problem, guarded: bool = True) -> None:
         self.session, self.problem = session, problem
         self.matrices: dict[str, Matrix] = {}
         try:
             for name, (rows, ld) in problem.shapes.items():
-                self.matrices[name] = Matrix(session, name, rows, ld)
+                self.matrices[name] = Matrix(session, name, rows, ld, guarded)
         except BaseException:
             self.free()
             raise
@@ -324,13 +329,13 @@ def check_fit(session: Session, problem: Problem, count: int = 1) -> None:
 
 
 @contextmanager
-def buffers(session: Session, problem: Problem, count: int = 1) -> Iterator[list[Buffers]]:
-    """`count` sets of A, B and C, freed at the block's end. Raises TilescopeError where they do not fit."""
+def buffers(session: Session, problem: Problem, count: int = 1, guarded: bool = True) -> Iterator[list[Buffers]]:
+    """`count` sets of A, B and C, freed at the block's end, between guard bands or, for memcheck to see, without. Raises TilescopeError where they do not fit."""
     check_fit(session, problem, count)
     sets: list[Buffers] = []
     try:
         for _ in range(count):
-            sets.append(Buffers(session, problem))
+            sets.append(Buffers(session, problem, guarded))
         yield sets
     except (Hang, KernelFault):
         sets.clear()  # freeing would wait for ever, or fail

@@ -52,9 +52,11 @@ def launch(
     cubin: str | Path | None = None,
     nvcc: str | None = None,
     timeout: float = TIMEOUT,
+    guarded: bool = True,
 ) -> Launched:
     """Run a stage, or `cublas` or `cublaslt`, twice on a problem and check C of the second time.
 
+    guarded: between guard bands; without them, compute-sanitizer sees an access past a matrix's end.
     cubin: machine code of the stage compiled before, on whatever machine; else it is compiled through PyCUDA. Raises
     TilescopeError where the GPU, PyCUDA, the compiler or memory is missing, KernelFault or Hang where the kernel fails.
     """
@@ -69,7 +71,7 @@ def launch(
                 session, stage, configured, code_for(session, stage, configured, chosen, cubin, nvcc)
             )
         operands = problem.operands()
-        with buffers(session, problem) as (target,):
+        with buffers(session, problem, guarded=guarded) as (target,):
             target.put(operands)
             product = contender.bind(problem, target)
             with span("warm up"):
