@@ -231,7 +231,7 @@ def duel(
     runs = [runner(r) for r in rotations]
     single = [_single(run) for run in runs]
     batches = [batch_size(ms, r.launches) for ms, r in zip(single, rotations, strict=True)]
-    settled = warm_up(runs, batches)
+    settled = warm_up(runs, batches, WARM_S, WARM_LIMIT_S)
     found = alternate(runs[0], runs[1] if second is not None else None, (batches[0], batches[-1]), limit, tick=tick)
     found.settled = settled
     return found
