@@ -386,9 +386,10 @@ def _claims(page: Page, p: Profile) -> None:
         page.say(Text.assemble((f"{_verdict(claim.verdict)}: ", style), claim.says, (where, "dim")))
         for r in claim.readings:
             metric = METRICS[r.metric]
-            unit = "x" if claim.against else f" {metric.unit}"
-            seen = f", measured {short(counted[r.metric])}{unit}" if r.metric in counted and not claim.against else ""
-            figures = f"claimed {short(claim.expected)}{unit}, simulated {short(r.value)}{unit}{_off(claim.expected, r)}{seen}"
+            times, unit = ("x", "") if claim.against else ("", f" {metric.unit}")
+            seen = f", measured {short(counted[r.metric])}" if r.metric in counted and not claim.against else ""
+            figures = f"claimed {short(claim.expected)}{times}, simulated {short(r.value)}{times}{seen}{unit}"
+            figures += _off(claim.expected, r)
             page.say(Text.assemble(f"{metric.meaning}: {figures}", (f"  {r.metric}", "dim")), indent=6)
         if claim.why:
             page.say(claim.why, "dim", indent=6)
