@@ -331,12 +331,15 @@ def time(args: argparse.Namespace) -> int:
     sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
     if args.sizes and sized:
         raise TilescopeError("SIZES and SIZE are both given.", "Give SIZES, or SIZE, or M, N and K.")
-    what = {"sizes": _sizes(args.sizes)} if args.sizes else {"problem": _problem(args)}
     chosen = tunables(args, kernel, "time")
+    problems = []
+    for size in _sizes(args.sizes) if args.sizes else [args.size]:
+        args.size = size
+        problems.append(_problem(args))
     output = _Output(args.json)
     with _progress() as progress:
         result = timings.time(
-            kernel, against=args.against, out=args.out, progress=progress, **what, **_timing(args), **chosen
+            kernel, problem=problems, against=args.against, out=args.out, progress=progress, **_timing(args), **chosen
         )
     return _timed(output, args, result)
 

@@ -5,6 +5,7 @@ A run is a directory that is written once, whole, and never changed:
     manifest.json      what was run and on what: `format`, `id`, `kind`, and whatever the kind adds
     runs.parquet       run -> stage, problem, tunables, arch, device, versions, hashes; a row a point
     values.parquet     run, launch, metric, pc, value, unit, source; pc empty: a whole launch; launch empty: all of them
+    samples.parquet    of what was timed: every sample; telemetry.parquet: clock, power and temperature meanwhile
     lines.parquet      binary, kernel, pc -> opcode, file, line, text
     sass.txt, kernel.cubin, profile.txt and others, as the kind has them
     checksums.sha256   of all of the above, as sha256sum -c reads it

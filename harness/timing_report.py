@@ -24,7 +24,7 @@ def render(t: Timings, width: int = WIDTH, colour: bool = False) -> str:
     """The table of a timing run, what its flags mean, and how it was taken."""
     page = Page(width, colour)
     title = "Ladder" if t.kind == "ladder" else "Time"
-    page.console.print(Text.assemble((title, "bold"), f" on {t.gpu.name}"))
+    page.console.print(Text.assemble((title, "bold"), f" on GPU {t.gpu.index}, {t.gpu.name}"))
     page.pairs(_conditions(t))
     for problem in dict.fromkeys(p.problem for p in t.points):
         points = [p for p in t.points if p.problem == problem]

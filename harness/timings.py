@@ -47,7 +47,6 @@ class Timings:
 
     missing      contenders and problems that could not take part, by name, and why
     facts        what NVML says of the GPU and its driver
-    binaries     of the stages, by the number of the contender
     interrupted  Ctrl-C ended it before all were done
     """
 
@@ -59,7 +58,6 @@ class Timings:
     warnings: list[str] = field(default_factory=list)
     missing: dict[str, TilescopeError] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    binaries: dict[str, toolchain.Binary] = field(default_factory=dict)
     interrupted: bool = False
     started: float = 0.0
     ended: float = 0.0
@@ -145,7 +143,7 @@ def time(
     *,
     against: str | None = "cublas",
     sizes: Sequence[int] | None = None,
-    problem: Problem | None = None,
+    problem: Problem | Sequence[Problem] | None = None,
     cold: bool = True,
     limit: float = LIMIT_S,
     timeout: float = 60.0,
@@ -162,13 +160,16 @@ def time(
 ) -> Timings:
     """Time a stage beside `cublas`, `cublaslt`, another stage, or (None or 'none') alone.
 
-    sizes: square problems; or one problem. cold: rotating inputs of twice the L2, or one set that stays in cache. limit:
+    sizes: square problems of the distribution and seed; or give the problems themselves. cold: rotating inputs of twice the L2, or one set that stays in cache. limit:
     seconds a problem may take; timeout: seconds one product may take; cool: wait until the GPU is at most this warm,
     degrees C. load: 'source' compiles through PyCUDA, 'cubin' loads the toolchain's. `tunables` are the kernel's; another
     stage, or the same, has its defaults. Raises TilescopeError on bad input, or where nothing can be measured.
     """
     rival = None if against in (None, "none") else str(against)
-    problems = [problem] if problem else _squares(sizes or (1024,), distribution, seed)
+    if problem is None:
+        problems = _squares(sizes or (1024,), distribution, seed)
+    else:
+        problems = [problem] if isinstance(problem, Problem) else list(problem)
     contenders = [(str(kernel), tunables), *([(rival, {})] if rival else [])]
     return _measure(
         "time", Path(kernel).stem if "/" in str(kernel) else str(kernel), contenders, problems, rival, cold=cold, limit=limit, timeout=timeout,
@@ -247,7 +248,7 @@ def _measure(
         "against": rival,
         "load": "source" if compiler else "cubin",
     }
-    result = Timings(run, kind, chosen, [], options, binaries=binaries, started=started)
+    result = Timings(run, kind, chosen, [], options, started=started)
     outcome = client.Outcome()
     try:
         client.run(request, progress, outcome)

@@ -299,7 +299,9 @@ def libraries(fake: Fake) -> tuple[ModuleType, ModuleType]:
 
     lt = ModuleType("nvmath.bindings.cublasLt")
     layouts: dict[int, tuple[int, int, int]] = {}
-    record = np.dtype([("algo", "<u8", 8), ("workspace_size", "<u8"), ("state", "<i4"), ("waves", "<f4"), ("reserved", "<i4", 4)])
+    record = np.dtype(
+        [("algo", "<u8", 8), ("workspace_size", "<u8"), ("state", "<i4"), ("waves", "<f4"), ("reserved", "<i4", 4)]
+    )
 
     class MatmulHeuristicResult:
         def __init__(self, size: int) -> None:
@@ -320,7 +322,9 @@ def libraries(fake: Fake) -> tuple[ModuleType, ModuleType]:
         layouts[len(layouts) + 1] = (rows, columns, ld)
         return len(layouts)
 
-    def matmul(handle, operation, alpha, a, adesc, b, bdesc, beta, c, cdesc, d, ddesc, algorithm, workspace, size, stream):
+    def matmul(
+        handle, operation, alpha, a, adesc, b, bdesc, beta, c, cdesc, d, ddesc, algorithm, workspace, size, stream
+    ):
         (m, k, lda), (k2, n, ldb), (m2, n2, ldc) = layouts[adesc], layouts[bdesc], layouts[cdesc]
         assert (m, k, n) == (m2, k2, n2) and c == d and stream == 77
         name = f"lt{ctypes.c_uint64.from_address(algorithm).value}"
@@ -390,7 +394,16 @@ class SourceModule:
         SourceModule.asked = {"source": source, **given}
         folder = Path(given["cache_dir"])
         (folder / "kernel.cu").write_text(source)
-        command = [given["nvcc"], "--cubin", *given["options"], "-arch", given["arch"], "kernel.cu", "-o", "checksum.cubin"]
+        command = [
+            given["nvcc"],
+            "--cubin",
+            *given["options"],
+            "-arch",
+            given["arch"],
+            "kernel.cu",
+            "-o",
+            "checksum.cubin",
+        ]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if done.returncode:
             raise CompileError("nvcc compilation of kernel.cu failed", stderr=done.stderr)

@@ -58,7 +58,10 @@ class Library:
         return 0
 
     def cuGetErrorString(self, status, out):
-        out._obj.value = {100: b"no CUDA-capable device is detected", 803: b"system has unsupported display driver"}.get(status, b"x")
+        out._obj.value = {
+            100: b"no CUDA-capable device is detected",
+            803: b"system has unsupported display driver",
+        }.get(status, b"x")
         return 0
 
 
@@ -73,7 +76,13 @@ def library(monkeypatch):
 
 def test_gpus_are_described(library):
     first, second = devices.gpus()
-    assert (first.name, first.cc, first.sms, first.cuda, first.uuid) == ("NVIDIA H200", 90, 132, (13, 0), "GPU-01000000-0000-0000-0000-000000000000")
+    assert (first.name, first.cc, first.sms, first.cuda, first.uuid) == (
+        "NVIDIA H200",
+        90,
+        132,
+        (13, 0),
+        "GPU-01000000-0000-0000-0000-000000000000",
+    )
     assert first.clock_mhz == 1980 and first.max_warps == 64 and round(first.dram_gbs) == 4917 and second.index == 1
     assert first.device.name == "h200" and first.device.verified
 
@@ -119,7 +128,14 @@ def test_all_gpus_hidden(library):
 def test_a_gpu_of_a_known_kind_that_has_no_entry(library):
     library.names, library.attributes = ("NVIDIA H100 PCIe",), Library.attributes | {16: 114, 13: 1_755_000}
     d = devices.find().device
-    assert (d.name, d.title, d.sms, d.clock_mhz, d.fma_lanes, d.cc) == ("h100pcie", "NVIDIA H100 PCIe", 114, 1755, 128, 90)
+    assert (d.name, d.title, d.sms, d.clock_mhz, d.fma_lanes, d.cc) == (
+        "h100pcie",
+        "NVIDIA H100 PCIe",
+        114,
+        1755,
+        128,
+        90,
+    )
 
 
 def test_a_gpu_newer_than_any_known_one(library):
@@ -130,7 +146,9 @@ def test_a_gpu_newer_than_any_known_one(library):
 
 def test_a_slice_of_a_gpu(library):
     library.names, library.attributes = ("NVIDIA H200 MIG 1g.18gb",), Library.attributes | {16: 16}
-    assert devices.find("MIG-01").uuid.startswith("MIG-01000000") and devices.find().device.title.endswith("MIG 1g.18gb")
+    assert devices.find("MIG-01").uuid.startswith("MIG-01000000") and devices.find().device.title.endswith(
+        "MIG 1g.18gb"
+    )
 
 
 def test_attributes_that_a_driver_does_not_know_are_0(library):
@@ -138,7 +156,10 @@ def test_attributes_that_a_driver_does_not_know_are_0(library):
     assert devices.find().clock_mhz == 0 and devices.find().device.clock_mhz == 1980
 
 
-@pytest.mark.parametrize("cuda, compiler, fits", [((13, 0), "13.0.88", True), ((13, 1), "12.9.1", True), ((12, 8), "13.0.88", False), ((12, 8), "", True)])
+@pytest.mark.parametrize(
+    "cuda, compiler, fits",
+    [((13, 0), "13.0.88", True), ((13, 1), "12.9.1", True), ((12, 8), "13.0.88", False), ((12, 8), "", True)],
+)
 def test_code_too_new_for_the_driver(cuda, compiler, fits):
     gpu = replace(GPU, cuda=cuda)
     if fits:

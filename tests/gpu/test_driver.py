@@ -69,7 +69,9 @@ def test_memory_is_freed_on_every_path(session, fake):
 
 def test_too_little_memory_says_how_much_was_needed(session, fake):
     fake.total = 300 * 2**20
-    with pytest.raises(TilescopeError, match=r"4 sets of 4096x4096x4096: 1\.01 GiB of GPU memory are needed, 0\.29 of 0\.29 are free") as e:
+    with pytest.raises(
+        TilescopeError, match=r"4 sets of 4096x4096x4096: 1\.01 GiB of GPU memory are needed, 0\.29 of 0\.29 are free"
+    ) as e:
         with buffers(session, Problem(4096, 4096, 4096), 4):
             pass
     assert "smaller size" in e.value.remedy and not fake.blocks
@@ -91,7 +93,12 @@ def test_a_product_is_launched_under_nvtx_and_read_back(session, fake):
         contender(session).launch(problem, target)
         c, damage = target.read_back(operands)
     assert not damage and np.allclose(c, operands.a @ operands.b, atol=1e-4)
-    assert fake.ranges == ["tilescope@copy inputs", "tilescope@stage naive", "tilescope@stage naive/launch main", "tilescope@read back"]
+    assert fake.ranges == [
+        "tilescope@copy inputs",
+        "tilescope@stage naive",
+        "tilescope@stage naive/launch main",
+        "tilescope@read back",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +123,10 @@ def test_writes_outside_c_are_found_and_put_right(session, fake, fault, says):
 def test_a_hang_ends_after_the_time_limit(session, fake):
     problem = Problem(20, 30, 40)
     fake.fault = "hang"
-    with pytest.raises(Hang, match=r"running naive, main: the kernel did not end within 0\.05 s"), buffers(session, problem) as (target,):
+    with (
+        pytest.raises(Hang, match=r"running naive, main: the kernel did not end within 0\.05 s"),
+        buffers(session, problem) as (target,),
+    ):
         contender(session).launch(problem, target)
     assert fake.blocks  # freeing would wait for ever
 
@@ -124,7 +134,10 @@ def test_a_hang_ends_after_the_time_limit(session, fake):
 def test_a_crash_is_told_and_nothing_is_freed(session, fake):
     problem = Problem(20, 30, 40)
     fake.fault = "illegal"
-    with pytest.raises(KernelFault, match="the kernel made an illegal memory access"), buffers(session, problem) as (target,):
+    with (
+        pytest.raises(KernelFault, match="the kernel made an illegal memory access"),
+        buffers(session, problem) as (target,),
+    ):
         contender(session).launch(problem, target)
     fake.dead = ""
 
@@ -170,7 +183,11 @@ def test_pycuda_compiles_the_same_machine_code(session):
     assert toolchain.machine_code_hash(code) == binary.hash
     asked = SourceModule.asked
     assert asked["source"] == toolchain.wrapper(stage) and asked["no_extern_c"] and asked["arch"] == "sm_90"
-    assert "-lineinfo" in asked["options"] and "-DTILE=16" in asked["options"] and not any("arch" in o for o in asked["options"])
+    assert (
+        "-lineinfo" in asked["options"]
+        and "-DTILE=16" in asked["options"]
+        and not any("arch" in o for o in asked["options"])
+    )
 
 
 def test_other_machine_code_is_refused(session):

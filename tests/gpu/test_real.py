@@ -60,7 +60,11 @@ def odd(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*stage.names(), *cublas.NAMES])
-@pytest.mark.parametrize("problem", [Problem(512, 512, 512), Problem(333, 257, 129, lda=140, ldb=260, ldc=261, alpha=0.5, beta=2.0), Problem(1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [Problem(512, 512, 512), Problem(333, 257, 129, lda=140, ldb=260, ldc=261, alpha=0.5, beta=2.0), Problem(1, 1, 1)],
+    ids=str,
+)
 def test_everyone_is_right(name, problem):
     assert launch(name, problem).ok
 
@@ -72,14 +76,19 @@ def test_pycuda_and_the_simulator_have_the_same_machine_code(name):
     from harness.gpu import driver
 
     with Session(devices.find()) as session:
-        code = driver.compile(session, found, found.configure(), devices.find().cc, binary.hash, toolchain.compiler()[0])
+        code = driver.compile(
+            session, found, found.configure(), devices.find().cc, binary.hash, toolchain.compiler()[0]
+        )
     assert toolchain.machine_code_hash(code) == binary.hash
 
 
 @pytest.mark.parametrize(
     "statement, says",
     [
-        ("if (row == M - 1 && col == N - 1) C[row * ldc + ldc] = 1;", "a word behind C was written, 0 bytes past its end"),
+        (
+            "if (row == M - 1 && col == N - 1) C[row * ldc + ldc] = 1;",
+            "a word behind C was written, 0 bytes past its end",
+        ),
         ("if (row == 0 && col == 0) C[-5] = 1;", "a word before C was written, 20 bytes before it"),
         ("if (row == 0 && col == 0) ((float*)A)[3] = 1;", "A was written"),
     ],
@@ -90,13 +99,19 @@ def test_writes_outside_c_are_found(odd, statement, says):
 
 
 def test_a_wrong_cell_is_found(odd):
-    t = harness.time(odd("if (row == 40 && col == 41) C[row * ldc + col] += 1;"), sizes=[64], against=None, record=False)
+    t = harness.time(
+        odd("if (row == 40 && col == 41) C[row * ldc + col] += 1;"), sizes=[64], against=None, record=False
+    )
     p = t.points[0]
     assert p.wrong and not p.samples and (p.exact.row, p.exact.column) == (40, 41) and not t.ok
 
 
 @pytest.mark.parametrize(
-    "statement, says", [("*(volatile float*)nullptr = 1;", "illegal memory access"), ("while (K) __nanosleep(1000);", "did not end within 2 s")]
+    "statement, says",
+    [
+        ("*(volatile float*)nullptr = 1;", "illegal memory access"),
+        ("while (K) __nanosleep(1000);", "did not end within 2 s"),
+    ],
 )
 def test_a_crash_or_a_hang_is_told_and_the_next_run_works(odd, statement, says):
     t = harness.time(odd(statement), sizes=[64], timeout=2.0, limit=0.2, record=False)
@@ -166,7 +181,10 @@ def test_a_stage_beside_itself_is_the_same():
 
 
 def test_cold_is_not_faster_than_hot():
-    cold, hot = (harness.time("tiled2d", sizes=[1024], against=None, limit=1.0, cold=c, record=False).points[0] for c in (True, False))
+    cold, hot = (
+        harness.time("tiled2d", sizes=[1024], against=None, limit=1.0, cold=c, record=False).points[0]
+        for c in (True, False)
+    )
     assert cold.ms.value >= 0.98 * hot.ms.value and cold.sets > 1 and hot.sets == 1
 
 

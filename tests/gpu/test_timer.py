@@ -42,14 +42,18 @@ def noisy(ms, spread, seed):
 
 def test_a_b_a_b_until_the_ratio_is_known():
     t = Turns()
-    found = timing.alternate(t.contender("a", noisy(1, 0.002, 0)), t.contender("b", noisy(2, 0.002, 1)), (10, 5), 100, clock=t.clock)
+    found = timing.alternate(
+        t.contender("a", noisy(1, 0.002, 0)), t.contender("b", noisy(2, 0.002, 1)), (10, 5), 100, clock=t.clock
+    )
     assert "".join(t.order) == "ab" * len(found.samples)
     assert found.precise and len(found.samples) == len(found.rival) == 10 and found.batch == 10
 
 
 def test_noise_takes_more_rounds():
     t = Turns()
-    found = timing.alternate(t.contender("a", noisy(1, 0.03, 0)), t.contender("b", noisy(2, 0.03, 1)), (10, 5), 100, clock=t.clock)
+    found = timing.alternate(
+        t.contender("a", noisy(1, 0.03, 0)), t.contender("b", noisy(2, 0.03, 1)), (10, 5), 100, clock=t.clock
+    )
     assert found.precise and len(found.samples) > 50
     from harness import statistics
 
@@ -58,7 +62,9 @@ def test_noise_takes_more_rounds():
 
 def test_the_time_limit_ends_it_and_is_told():
     t = Turns()
-    found = timing.alternate(t.contender("a", noisy(1, 0.3, 0)), t.contender("b", noisy(2, 0.3, 1)), (10, 5), 1.0, clock=t.clock)
+    found = timing.alternate(
+        t.contender("a", noisy(1, 0.3, 0)), t.contender("b", noisy(2, 0.3, 1)), (10, 5), 1.0, clock=t.clock
+    )
     assert not found.precise and 0.9 < t.now <= 1.1
 
 
@@ -78,7 +84,9 @@ def test_a_sample_that_was_not_held_back_is_dropped_with_its_partner():
 
 def test_nothing_but_unheld_samples_ends_too():
     t = Turns()
-    found = timing.alternate(t.contender("a", cycle([math.nan])), t.contender("b", cycle([2.0])), (1, 1), 0.1, clock=t.clock)
+    found = timing.alternate(
+        t.contender("a", cycle([math.nan])), t.contender("b", cycle([2.0])), (1, 1), 0.1, clock=t.clock
+    )
     assert found.samples == [] and not found.precise
 
 
@@ -106,7 +114,10 @@ def test_warm_up_of_a_slow_product_is_one_product():
     assert timing.warm_up([t.contender("a", cycle([9000.0]))], [1], clock=t.clock) and t.order == ["a"]
 
 
-@pytest.mark.parametrize("ms, launches, batch", [(0.01, 1, 200), (0.001, 1, 512), (0.001, 4, 128), (5, 1, 1), (0.5, 4, 4), (math.nan, 1, 512)])
+@pytest.mark.parametrize(
+    "ms, launches, batch",
+    [(0.01, 1, 200), (0.001, 1, 512), (0.001, 4, 128), (5, 1, 1), (0.5, 4, 4), (math.nan, 1, 512)],
+)
 def test_batches_last_two_milliseconds_and_fit_the_queue(ms, launches, batch):
     assert timing.batch_size(ms, launches) == batch
 
@@ -164,7 +175,12 @@ def test_the_ptx_of_the_blocking_kernel_assembles(tmp_path):
     (tmp_path / "hold.ptx").write_text(timing._HOLD)
     nvcc = toolchain.compiler()[0]
     for arch in (75, 90, 100):
-        done = subprocess.run([nvcc, "-cubin", f"-arch=sm_{arch}", "hold.ptx", "-o", "hold.cubin"], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [nvcc, "-cubin", f"-arch=sm_{arch}", "hold.ptx", "-o", "hold.cubin"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
     from harness import cubin
 

@@ -57,12 +57,20 @@ def test_ladder_csv(gpu, tmp_path):
     assert ",".join(table.columns) == (
         "stage,m,n,k,backend,ms,ms_lo,ms_hi,tflops,ratio,ratio_lo,ratio_hi,roof_share,clock_mhz,power_w,flags,error"
     )
-    assert table.stage.tolist() == ["naive", "tiled", "cublaslt", "cublas"] * 2 and table.m.tolist() == [16] * 4 + [32] * 4
+    assert (
+        table.stage.tolist() == ["naive", "tiled", "cublaslt", "cublas"] * 2 and table.m.tolist() == [16] * 4 + [32] * 4
+    )
     assert table.backend.tolist()[:4] == ["gpu", "gpu", "cublaslt", "cublas"]
     assert table.ratio.tolist()[:4] == pytest.approx([0.1, 0.4, 1.2, 1.0])
     row = table.iloc[0]
-    assert row.ms == pytest.approx(1e3 * 2 * 16**3 / 2e9) and row.tflops == pytest.approx(0.002) and row.ms_lo <= row.ms <= row.ms_hi
-    assert row.roof_share == pytest.approx(0.002 / GPU.device.peak_tflops) and row.clock_mhz == 1980 and row.power_w == 412
+    assert (
+        row.ms == pytest.approx(1e3 * 2 * 16**3 / 2e9)
+        and row.tflops == pytest.approx(0.002)
+        and row.ms_lo <= row.ms <= row.ms_hi
+    )
+    assert (
+        row.roof_share == pytest.approx(0.002 / GPU.device.peak_tflops) and row.clock_mhz == 1980 and row.power_w == 412
+    )
     assert t.table.ms.tolist() == pytest.approx(table.ms.tolist(), rel=1e-5)
 
 
@@ -88,8 +96,21 @@ def test_nothing_recorded_tells_which_machine_it_was(gpu, tmp_path):
 
 def test_problems_and_tunables(gpu):
     t = harness.time("tiled", problem=Problem(30, 20, 10, lda=13), against="tiled", limit=0.05, record=False, tile=16)
-    assert [p.tunables for p in t.points] == [{"TILE": 16}, {"TILE": 32}] and t.points[0].ratio.value == pytest.approx(1)
+    assert [p.tunables for p in t.points] == [{"TILE": 16}, {"TILE": 32}] and t.points[0].ratio.value == pytest.approx(
+        1
+    )
     assert "tiled TILE=16" in timing_report.render(t) and "is SAME: tiled's time" in timing_report.render(t)
+
+
+def test_sizes_keep_the_other_options(gpu, capsys):
+    status, out, _ = run(
+        capsys, "time naive SIZES=16,20 BETA=2 DISTRIBUTION=uniform SEED=4 LIMIT=0.05 RECORD=no JSON=-"
+    )
+    found = [p["problem"] for p in json.loads(out)["points"][::2]]
+    assert status == 0 and [(p["m"], p["beta"], p["distribution"], p["seed"]) for p in found] == [
+        (16, 2.0, "uniform", 4),
+        (20, 2.0, "uniform", 4),
+    ]
 
 
 def test_alone(gpu):
@@ -129,7 +150,11 @@ def test_exit_statuses(gpu, capsys):
     assert status == 1 and "WRONG" in out and "is wrong; C[0,19]" in out
     gpu.fault = "illegal"
     status, out, err = run(capsys, f"time naive {words}")
-    assert status == 2 and "FAULT" in out and "naive on 20x20x20: running naive, main: the kernel made an illegal memory access" in err
+    assert (
+        status == 2
+        and "FAULT" in out
+        and "naive on 20x20x20: running naive, main: the kernel made an illegal memory access" in err
+    )
     gpu.fault, gpu.total = "", 2**20
     status, _, err = run(capsys, f"time naive {words}")
     assert status == 2 and "GPU memory are needed" in err
@@ -176,8 +201,18 @@ def test_readme_gets_the_ladder(gpu, capsys, monkeypatch, tmp_path):
     status, _, err = run(capsys, f"ladder SIZES=16,32 LIMIT=0.05 OUT={tmp_path}/run")
     assert status == 0, err
     text = page.read_text()
-    assert text.startswith("before\n<!-- ladder:begin -->\n| |") and text.endswith("<!-- ladder:end -->\nafter\n") and "old" not in text
-    assert "| `naive` | 0.002" in text and "(10 %)" in text and "| cuBLAS | " in text and "cuBLAS 13.1.0" in text and "(120 %)" in text
+    assert (
+        text.startswith("before\n<!-- ladder:begin -->\n| |")
+        and text.endswith("<!-- ladder:end -->\nafter\n")
+        and "old" not in text
+    )
+    assert (
+        "| `naive` | 0.002" in text
+        and "(10 %)" in text
+        and "| cuBLAS | " in text
+        and "cuBLAS 13.1.0" in text
+        and "(120 %)" in text
+    )
     once = page.read_text()
     run(capsys, f"ladder SIZES=16 STAGES=naive LIMIT=0.05 OUT={tmp_path}/other")
     assert page.read_text() == once, "a part of the ladder does not go into README"
@@ -194,7 +229,11 @@ def test_the_printed_table(gpu):
     gpu.reasons = 4
     t = harness.ladder(names=["naive"], sizes=[16], limit=0.05, record=False)
     text = timing_report.render(t)
-    assert "Ladder on NVIDIA H200" in text and "cublas / this" in text and "SM clock 1,980 to 1,980 MHz; driver 580.159.04" in text
+    assert (
+        "Ladder on GPU 0, NVIDIA H200" in text
+        and "cublas / this" in text
+        and "SM clock 1,980 to 1,980 MHz; driver 580.159.04" in text
+    )
     assert f"power-capped  {FLAGS['power-capped']}  (all)" in text.replace("\n                ", " ")
     assert max(map(len, text.splitlines())) <= 100
     t.points[0].flags.append("wrong")
@@ -220,7 +259,10 @@ def test_profile_runs_checks_and_times(gpu, tmp_path):
     assert timing_rows.value.tolist() == [p.timed.ms.value]
     assert (p.values.source == "sim").sum() > 50, "the simulated counts come along"
     text = str(p)
-    assert "backend   GPU 0, NVIDIA H200, driver 580.159.04; its counts from the machine code" in text and "cublas / this" in text
+    assert (
+        "backend   GPU 0, NVIDIA H200, driver 580.159.04; its counts from the machine code" in text
+        and "cublas / this" in text
+    )
     assert "times the bound of" in text
     r = harness.load(p.path)
     assert r.table("samples").run.tolist()[0] == r.id and r.runs.rounds.tolist() == [len(p.timed.samples)]

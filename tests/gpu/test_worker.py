@@ -67,7 +67,9 @@ def test_everyone_is_verified_and_timed_beside_the_rival(fake):
     assert cublas.ratio.value == 1 and cublas.rival == "cublas" and len(cublas.samples) >= 2
     for p in found.values():
         assert p.ok and p.accuracy.checked == 24 * 20 and p.exact.exact and p.exact.ok and p.sets == 3 and p.cold
-        assert p.ms.value == pytest.approx(1e3 * SMALL.flops / 1e9 / fake.speeds[{"cublaslt": "lt2"}.get(p.stage, p.stage)])
+        assert p.ms.value == pytest.approx(
+            1e3 * SMALL.flops / 1e9 / fake.speeds[{"cublaslt": "lt2"}.get(p.stage, p.stage)]
+        )
     assert cublas.detail == "13.1.0" and "algorithm 2, tile 128x128" in found["cublaslt"].detail
     assert not fake.blocks and fake.handles == 0 and fake.contexts == 0
 
@@ -87,11 +89,18 @@ def test_telemetry_and_facts(fake):
     fake.clocks = [1755]
     said = serve(request("naive", "cublas"))
     p = points(said)["naive"]
-    assert p.telemetry.clock == 1755 and p.telemetry.power == 412 and p.telemetry.temperature == 51 and "throttled" not in p.flags
+    assert (
+        p.telemetry.clock == 1755
+        and p.telemetry.power == 412
+        and p.telemetry.temperature == 51
+        and "throttled" not in p.flags
+    )
     assert ("gpu", {"driver": "580.159.04", "max_clock_mhz": 1980.0, "nvml": "ok"}) in said
 
 
-@pytest.mark.parametrize("bits, flag", [(0x4, "power-capped"), (0x20, "throttled"), (0x40, "throttled"), (0x8, "throttled")])
+@pytest.mark.parametrize(
+    "bits, flag", [(0x4, "power-capped"), (0x20, "throttled"), (0x40, "throttled"), (0x8, "throttled")]
+)
 def test_a_clock_that_is_held_down_is_flagged(fake, bits, flag):
     fake.reasons = bits
     assert flag in points(serve(request("naive", "cublas")))["naive"].flags
@@ -140,7 +149,12 @@ def test_a_result_that_turns_wrong_under_load_is_found_after_timing(fake):
 def test_a_wrong_rival_is_no_rival(fake):
     fake.fault, fake.on = "wrong", ("cublas",)
     found = points(serve(request("naive", "cublas")))
-    assert found["cublas"].wrong and found["naive"].samples and not found["naive"].rival and math.isnan(found["naive"].ratio.value)
+    assert (
+        found["cublas"].wrong
+        and found["naive"].samples
+        and not found["naive"].rival
+        and math.isnan(found["naive"].ratio.value)
+    )
 
 
 def test_flags_that_the_problem_calls_for(fake):
