@@ -91,7 +91,7 @@ def pipe(instruction: Instruction) -> str:
     base = instruction.base
     if base == "HFMA2" and ".MMA" in instruction.opcode:
         return "tensor"
-    if base == "S2R" and any("CTAID" in o for o in instruction.operands):
+    if base == "S2R" and any("CTAID" in o.upper() for o in instruction.operands):
         return "adu"
     return _PIPE_OF.get(base, "uniform" if base.startswith("U") else "other")
 

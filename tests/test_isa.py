@@ -65,6 +65,7 @@ def test_no_access(text):
         ("I2FP.F32.S32 R6, R6", "alu"),
         ("S2R R0, SR_TID.X", "lsu"),
         ("S2R R0, SR_CTAID.X", "adu"),
+        ("S2R R0, SR_CgaCtaId", "adu"),
         ("SHFL.BFLY PT, R14, R5, 0x1, 0x1f", "lsu"),
         ("MUFU.RSQ R17, R15", "xu"),
         ("UIADD3 UR5, UR5, 0x1, URZ", "uniform"),

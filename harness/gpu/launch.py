@@ -39,8 +39,8 @@ class Launched:
         return self.accuracy.ok and not self.damage
 
     def __str__(self) -> str:
-        words = f"{self.name} on {self.gpu}, {self.problem}: {'correct' if self.ok else 'WRONG'}: {self.accuracy}"
-        return words + (f"\n{self.damage}" if self.damage else "")
+        found = "; ".join(filter(None, [self.damage, str(self.accuracy)]))
+        return f"{self.name} on {self.gpu}, {self.problem}: {'correct' if self.ok else 'WRONG'}: {found}"
 
 
 def launch(
