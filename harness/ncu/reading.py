@@ -183,8 +183,8 @@ def _place(counted: Counted, action: Any, base: int) -> None:
 
 def _number(metric: Any, *index: int) -> float | None:
     """A metric's value, or None where it has none or is text."""
-    if hasattr(metric, "has_value") and not metric.has_value(*index):
-        return None
+    if not index and hasattr(metric, "has_value") and not metric.has_value():
+        return None  # of an instance it says no where there is one (ncu-report 2026.3.1)
     kind = metric.kind(*index)
     if kind in _kinds(metric, "STRING", "ANY", "UNKNOWN"):
         return None

@@ -1,0 +1,101 @@
+"""What an H200 recorded, against the simulator on the very machine code: in total, per instruction and per source line."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import harness
+from harness import agreement, bounds, device, metrics, roofs, sim, stage, toolchain
+from harness.ncu import reading
+from harness.problem import Problem
+
+RECORDED = Path(__file__).parents[1] / "profiles" / "recorded" / "h200"
+PROFILES = sorted(p.parent for p in RECORDED.glob("*/report.ncu-rep"))
+H200 = device.find("h200")
+PER_PC = {
+    "inst_executed": "executed",
+    "thread_inst_executed": "threads",
+    "thread_inst_executed_true": "threads_on",
+    "memory_l1_wavefronts_shared": "wavefronts",
+    "memory_l1_wavefronts_shared_ideal": "wavefronts_ideal",
+    "memory_l2_theoretical_sectors_global": "sectors",
+    "memory_l2_theoretical_sectors_global_ideal": "sectors_ideal",
+}
+"""ncu's per-instruction metric -> the simulator's counter."""
+pytestmark = pytest.mark.skipif(not PROFILES, reason="no recorded profiles in this checkout")
+_done: dict[Path, SimpleNamespace] = {}
+
+
+def recorded(path: Path) -> SimpleNamespace:
+    """A recorded profile: its run, the counters in its report, and the simulation of its cubin."""
+    if path not in _done:
+        run = harness.load(path)
+        given = run.manifest["problem"]
+        problem = Problem(**given)
+        s = stage.find(run.manifest["stage"])
+        binary = toolchain.load(path / "kernel.cubin")
+        launches = s.plan(problem, run.manifest["tunables"])
+        done = sim.run(binary, launches, problem, problem.operands(), blocks="count")
+        _done[path] = SimpleNamespace(
+            run=run, problem=problem, binary=binary, done=done, counted=reading.read(path / "report.ncu-rep")[0]
+        )
+    return _done[path]
+
+
+def test_every_stage_is_recorded():
+    assert {json.loads((p / "manifest.json").read_text())["stage"] for p in PROFILES} >= set(stage.names())
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=[p.name for p in PROFILES])
+def test_totals(path):
+    r = recorded(path)
+    assert len(r.counted) == len(r.done.launches)
+    for counted, simulated in zip(r.counted, r.done.launches, strict=True):
+        ours = metrics.launch_values(simulated.launch, simulated.kernel, simulated.counts, r.problem, H200)
+        compared = {
+            c.metric: c for c in agreement.compare(simulated.launch.label, ours, metrics.derived(counted.values))
+        }
+        assert all(c.ok for c in compared.values()), [c for c in compared.values() if not c.ok]
+        for name in ("inst_executed", "thread_inst_executed", "thread_inst_executed_true", "memory_l1_wavefronts_shared",
+                     "memory_l2_theoretical_sectors_global"):  # fmt: skip
+            assert counted.values[name] == ours[name], name
+        assert len(compared) >= 30
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=[p.name for p in PROFILES])
+def test_every_instruction_and_line(path):
+    r = recorded(path)
+    for counted, simulated in zip(r.counted, r.done.launches, strict=True):
+        counts, kernel = simulated.counts, simulated.kernel
+        line_of = {pc: line for pc, (_, line) in counted.lines.items()}
+        for name, column in PER_PC.items():
+            ours = {pc: float(n) for pc, n in counts[column].items() if n}
+            theirs = {pc: n for pc, n in counted.per_pc.get(name, {}).items() if n}
+            assert theirs == ours, name
+            assert _by_line(theirs, line_of) == _by_line(ours, line_of), name
+        # At the first instructions of an inlined function ncu names the line of the call, nvdisasm that of the function.
+        apart = [i for i in kernel.instructions if line_of.get(i.pc, i.line) != i.line]
+        assert len(apart) <= 0.1 * len(kernel.instructions)
+
+
+def _by_line(values: dict[int, float], line_of: dict[int, int]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for pc, value in values.items():
+        found[line_of[pc]] = found.get(line_of[pc], 0.0) + value
+    return found
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=[p.name for p in PROFILES])
+def test_the_bound_is_below_the_measured_time(path):
+    r = recorded(path)
+    found = bounds.total(
+        r.problem,
+        [bounds.bounds(x.launch, x.kernel, x.counts, H200, roofs.recorded_widths(H200)) for x in r.done.launches],
+        H200,
+        roofs.recorded_widths(H200),
+    )
+    values = r.run.values
+    measured = values[(values.source == "timing") & (values.metric == "time_ms")].value.item()
+    assert bounds.bottleneck(found).seconds * 1e3 <= measured
