@@ -66,7 +66,7 @@ def access(instruction: Instruction) -> Access | None:
 _PIPES = {
     "fma": "FFMA FMUL FADD FFMA32I FMUL32I FADD32I",
     "fmaheavy": "IMAD IMAD32I IMUL IMUL32I IDP IDP4A VIADD HFMA2 HADD2 HMUL2 HFMA2_32I HADD2_32I HMUL2_32I",
-    "alu": "IADD3 IADD IADD32I LOP3 LOP LOP32I SHF SHL SHR LEA ISETP SEL MOV MOV32I IMNMX VIMNMX IABS PRMT BMSK SGXT "
+    "alu": "IADD3 IADD IADD32I LOP3 LOP LOP32I SHF SHL SHR LEA ISETP SEL MOV MOV32I IMNMX VIMNMX VIADDMNMX IABS PRMT BMSK SGXT "
     "FSETP FSEL FMNMX FCHK FSET PLOP3 PSETP P2R R2P HSETP2 HMNMX2 F2FP I2FP I2IP ISCADD VABSDIFF VABSDIFF4 VOTE CS2R",
     "xu": "MUFU I2F F2I F2F FRND I2I POPC FLO BREV F2IP",
     "fp64": "DFMA DADD DMUL DSETP DMNMX",
@@ -101,7 +101,7 @@ _BARE_REGISTER = re.compile(r"U?R(\d+|Z)(\.\w+)*")
 _PREDICATE = re.compile(r"!?U?P(\d|T|R)")
 _UNARY = {"MOV", "MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "IABS", "I2I", "R2UR", "F2FP", "I2FP"}
 """One source, held in the second operand slot."""
-_NO_DESTINATION = set("ISETP FSETP DSETP HSETP2 FCHK PSETP R2P RET BRX JMX WARPSYNC BAR NANOSLEEP".split())
+NO_DESTINATION = set("ISETP FSETP DSETP HSETP2 FCHK PSETP R2P RET BRX JMX WARPSYNC BAR NANOSLEEP".split())
 
 
 def sources(instruction: Instruction) -> tuple[tuple[int, int, bool], ...]:
@@ -111,7 +111,7 @@ def sources(instruction: Instruction) -> tuple[tuple[int, int, bool], ...]:
     predicates left out.
     """
     operands = [o for o in instruction.operands if not _PREDICATE.fullmatch(o)]
-    if operands and instruction.base not in _NO_DESTINATION and _BARE_REGISTER.fullmatch(operands[0]):
+    if operands and instruction.base not in NO_DESTINATION and _BARE_REGISTER.fullmatch(operands[0]):
         operands = operands[1:]
     found = []
     for slot, operand in enumerate(operands):

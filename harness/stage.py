@@ -115,6 +115,7 @@ class Stage:
     launches   (problem, tunables) -> launches, in order; tunables come as attributes (t.BM)
     parent     the stage this one is a diff against, or None
     tunables   compile-time integer constants and their defaults, passed to the compiler as -DNAME=VALUE
+    least      the least value of a tunable where that is not 1
     rules      what legal tunables satisfy
     least_arch the oldest architecture it compiles for (75: Turing)
     claims     what the articles say of it
@@ -126,6 +127,7 @@ class Stage:
     launches: Callable[[Problem, SimpleNamespace], list[Launch]]
     parent: str | None = None
     tunables: Mapping[str, int] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     least_arch: int = 75
     claims: tuple[Claim, ...] = ()
@@ -142,8 +144,8 @@ class Stage:
                 values[name] = int(str(value) if str(value).isascii() else "", 0)
             except ValueError:
                 raise TilescopeError(f"{name}={value!r} is not an integer.") from None
-            if values[name] < 1:
-                raise TilescopeError(f"{name}={values[name]} is less than 1.")
+            if values[name] < self.least.get(name, 1):
+                raise TilescopeError(f"{name}={values[name]} is less than {self.least.get(name, 1)}.")
         t = SimpleNamespace(**values)
         for rule in self.rules:
             if not rule.holds(t):

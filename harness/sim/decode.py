@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..toolchain import Instruction
+from .liveness import ALL
 
 RZ, UR0, URZ, SPECIAL, SINK = 255, 256, 319, 320, 336
 PT, UP0 = 7, 8
@@ -128,6 +129,13 @@ def _address(text: str, o: Operand) -> None:
             raise NotKnown(f"address {text}")
 
 
+def _operands(i: Instruction) -> Sequence[str]:
+    """The operands apart: of LDGSTS nvdisasm prints two addresses with no comma between where neither has a descriptor."""
+    if i.base == "LDGSTS" and len(i.operands) and (m := re.match(r"^(\[[^\]]*\])(\[.*\])$", i.operands[0])):
+        return (m[1], m[2], *i.operands[1:])
+    return i.operands
+
+
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE", "F", "T")
 _FLOAT_COMPARE = {"LT": 1, "EQ": 2, "LE": 3, "GT": 4, "NE": 5, "GE": 6, "NUM": 7, "NAN": 8,
                   "LTU": 9, "EQU": 10, "LEU": 11, "GTU": 12, "NEU": 13, "GEU": 14}  # fmt: skip
@@ -142,10 +150,16 @@ class Decoder:
     """Turns the instructions of one kernel into bytecode, given the constant banks of the launch.
 
     `bytecode` is an array of Ins, `constants` a (n, 32) array of lane vectors, `unknown` maps an index of the bytecode to
-    why its instruction has no meaning here, `slots` counts memory-access patterns to remember.
+    why its instruction has no meaning here, `slots` counts memory-access patterns to remember. `used` is liveness.words_used.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], banks: Mapping[int, bytes], ops: Sequence[str]) -> None:
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        banks: Mapping[int, bytes],
+        ops: Sequence[str],
+        used: Mapping[int, int] | None = None,
+    ) -> None:
         self.ops = {name: i for i, name in enumerate(ops)}
         self.banks = banks
         self.at = {i.pc: n for n, i in enumerate(instructions)}
@@ -155,6 +169,7 @@ class Decoder:
         self.bytecode = (Ins * len(instructions))()
         for n, instruction in enumerate(instructions):
             self.e = self.bytecode[n]
+            self.used = (used or {}).get(n, ALL)
             try:
                 self._encode(instruction)
             except NotKnown as e:
@@ -183,7 +198,7 @@ class Decoder:
             e.uniform = 1
         if handler is None:
             raise NotKnown(f"opcode {name}")
-        operands = [parse(t, i.word) for t in i.operands]
+        operands = [parse(t, i.word) for t in _operands(i)]
         self.mods = list(mods)
         try:
             handler(operands)
@@ -470,6 +485,11 @@ class Decoder:
 
     _VIMNMX = _IMNMX
 
+    def _VIADDMNMX(self, o: list[Operand]) -> None:
+        """The lesser (predicate true) or greater of a sum of two and a third."""
+        self._IMNMX([o[0], o[1], o[3], o[4]])
+        self._int(2, o[2])
+
     def _SEL(self, o: list[Operand]) -> None:
         self._op("SEL")
         self._dst(o[0])
@@ -709,6 +729,7 @@ class Decoder:
 
     def _LDS(self, o: list[Operand]) -> None:
         self._shared_access("LDS", o[1], o[0])
+        self.e.target = self.used
 
     def _STS(self, o: list[Operand]) -> None:
         self._shared_access("STS", o[0], o[1])

@@ -112,8 +112,9 @@ static void count_shared(Pattern *p, u32 first, int width, int store) {
   }
 }
 
-/* The pattern of this access; `first` receives the address of the lowest active lane. kind: 0 global, 1 shared load, 2 shared store. */
-static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int kind) {
+/* The pattern of this access; `first` receives the address of the lowest active lane. kind: 0 global, 1 shared load, 2 shared store.
+ * used: bit k is set if word k of a lane counts as touched. */
+static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int kind, int used) {
   u32 rel[32] __attribute__((aligned(64))), first = a[__builtin_ctz(mask)];
   u32 low = first & 3;
   if (mask == ~0u) { LANES rel[l] = a[l] - first; }
@@ -134,7 +135,7 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
     int n = 0;
     for (int l = 0; l < 32; l++) if (mask >> l & 1) {
       p->same &= rel[l] == 0; p->contiguous &= rel[l] == (u32)(l * width);
-      for (int k = 0; k < width; k += 4) {
+      for (int k = 0; k < width; k += 4) if (used >> k / 4 & 1) {
         i32 w = (i32)(low + rel[l] + k) >> 2; int j = 0;
         while (j < n && p->word[j] != w) j++;
         if (j == n) { p->word[n] = w; p->lane[n++] = l; }
@@ -507,9 +508,10 @@ static int run_warp(Worker *K, Warp *W) {
           if (I->n == 0) { r &= q; not_r &= q; } else if (I->n == 1) { r |= q; not_r |= q; } else { r ^= q; not_r ^= q; }
           set_pred(W, I->pdst, r, on); set_pred(W, I->pdst2, not_r, on);
         } break;
-        case OP_IMNMX: { const u32 *a = SRC(0), *e = SRC(1); u32 least = PRED(0);
-          if (I->sub) WRITE(((least >> l & 1) != 0) == ((i32)INT(a, 0) < (i32)INT(e, 1)) ? INT(a, 0) : INT(e, 1));
-          else WRITE(((least >> l & 1) != 0) == (INT(a, 0) < INT(e, 1)) ? INT(a, 0) : INT(e, 1));
+        case OP_IMNMX: {  /* of source 0 + source 2, and source 1 */
+          const u32 *a = SRC(0), *e = SRC(1), *f = SRC(2); u32 least = PRED(0), out[32];
+          for (int l = 0; l < 32; l++) { u32 x = INT(a, 0) + INT(f, 2), y = INT(e, 1); out[l] = ((least >> l & 1) != 0) == (I->sub ? (i32)x < (i32)y : x < y) ? x : y; }
+          WRITE(out[l]);
         } break;
         case OP_SEL: { const u32 *a = SRC(0), *e = SRC(1); u32 q = PRED(0); WRITE((q >> l & 1) ? INT(a, 0) : INT(e, 1)); } break;
         case OP_P2R: { const u32 *a = SRC(0); u32 keep = (u32)I->offset; int at = I->sub;
@@ -600,7 +602,7 @@ static int run_warp(Worker *K, Warp *W) {
         u32 word[32] __attribute__((aligned(64))), address[32] __attribute__((aligned(64))); int width = I->width, n = width / 4;
         if (global_lanes(K, I, W, C, on, pc, word)) return 1;
         LANES address[l] = word[l] << 2;
-        Pattern *p = pattern(&K->patterns[I->slot], address, on, width, 0);
+        Pattern *p = pattern(&K->patterns[I->slot], address, on, width, 0, ~0);
         u32 phase = (address[__builtin_ctz(on)] & 127) >> 2;
         c->requests++; c->sectors += p->sectors[phase]; c->lines += p->lines[phase]; c->sectors_ideal += p->sectors_ideal;
         if (I->op != OP_LDGSTS) c->data_wavefronts += p->wavefronts;
@@ -623,7 +625,7 @@ static int run_warp(Worker *K, Warp *W) {
           const u32 *a = W->r[I->ps[0]], *u = W->r[I->ps[1]]; u32 to[32] __attribute__((aligned(64)));
           for (int l = 0; l < 32; l++) { to[l] = a[l] * (u32)I->ps[2] + u[l] + (u32)I->pn[0];
             if ((on >> l & 1) && (to[l] < (u32)J->shared_low || to[l] + width > (u32)J->shared_high || to[l] & (width - 1))) return fail(K, FAULT_SHARED, pc, l, to[l]); }
-          Pattern *q = pattern(&K->patterns[I->slot + 1], to, on, width, 2);
+          Pattern *q = pattern(&K->patterns[I->slot + 1], to, on, width, 2, ~0);
           c->wavefronts += q->wavefronts; c->wavefronts_ideal += q->groups;
           if (touch(K, W, q, to[__builtin_ctz(on)], pc, 1, 1)) return 1;
           for (int l = 0; l < 32; l++) if (on >> l & 1) for (int k = 0; k < n; k++) K->shared[(to[l] >> 2) + k] = mem[word[l] + k];
@@ -640,7 +642,7 @@ static int run_warp(Worker *K, Warp *W) {
           if (a[l] & (width - 1)) return fail(K, FAULT_MISALIGNED, pc, l, a[l]);
           if (a[l] - low > span || (i32)span < 0) return fail(K, FAULT_SHARED, pc, l, a[l]);
         }
-        Pattern *p = pattern(&K->patterns[I->slot], a, on, width, store ? 2 : 1);
+        Pattern *p = pattern(&K->patterns[I->slot], a, on, width, store ? 2 : 1, store ? ~0 : I->target);
         c->requests++; c->wavefronts += p->wavefronts; c->wavefronts_ideal += p->groups;
         if (touch(K, W, p, a[__builtin_ctz(on)], pc, store, 0)) return 1;
         u32 *sh = K->shared;
@@ -850,7 +852,7 @@ void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) 
   if (!mask) return;
   Patterns *set = aligned_alloc(64, (sizeof *set + 63) / 64 * 64);
   memset(set, 0, sizeof *set);
-  Pattern *p = pattern(set, address, mask, width, kind);
+  Pattern *p = pattern(set, address, mask, width, kind, ~0);
   u32 phase = (address[__builtin_ctz(mask)] & 127) >> 2;
   out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->groups : 0; out[6] = p->wavefronts;
   free(set);

@@ -22,7 +22,7 @@ from ..problem import Operands, Problem
 from ..stage import Launch
 from ..toolchain import Binary, Kernel
 from ..words import several
-from . import engine
+from . import engine, liveness
 from .decode import Decoder
 from .engine import COUNTERS, FAULTS, Job
 from .faults import Fault, explain
@@ -169,7 +169,8 @@ class _Prepared:
         self.engine = engine.load()
         function = self.kernel.function
         self.bank0 = _bank0(binary, self.kernel, launch, problem, arena)
-        self.decoder = Decoder(self.kernel.instructions, {**function.constants, 0: self.bank0}, self.engine.ops)
+        used = _words_used(self.kernel)
+        self.decoder = Decoder(self.kernel.instructions, {**function.constants, 0: self.bank0}, self.engine.ops, used)
         reserved = 1024 if binary.arch >= 90 else 0
         job = self.job = Job()
         job.code, job.ncode, job.nslots = (
@@ -288,6 +289,16 @@ def trace(
                 )  # fmt: skip
     columns = ["step", "pc", "phase", "warp", "thread", "opcode", "line", "space", "op", "address", "word", "value"]
     return pd.DataFrame(rows, columns=columns)
+
+
+_used: dict[str, dict[int, int]] = {}
+
+
+def _words_used(kernel: Kernel) -> dict[int, int]:
+    """`liveness.words_used` of a kernel, worked out once."""
+    if kernel.hash not in _used:
+        _used[kernel.hash] = liveness.words_used(kernel.instructions)
+    return _used[kernel.hash]
 
 
 def _frame(frame: int) -> int:

@@ -58,6 +58,8 @@ CASES = {
     ),
     "(unsigned long long)x * 3 >= (unsigned long long)y * 5 ? 1u : 2u": np.where(BITS * 3 >= OTHER * 5, 1, 2),
     "min(x, y)": np.minimum(BITS, OTHER),
+    "(unsigned)min((int)x - 1, (int)y)": np.minimum((SIGNED - 1 + 2**31) % 2**32 - 2**31, SIGNED_OTHER),
+    "(unsigned)max((int)x + 7, (int)y)": np.maximum((SIGNED + 7 + 2**31) % 2**32 - 2**31, SIGNED_OTHER),
     "(unsigned)max((int)x, (int)y)": np.maximum(SIGNED, SIGNED_OTHER),
     "(unsigned)abs((int)x)": np.abs(SIGNED),
     "__popc(x)": np.array([int(a).bit_count() for a in BITS]),
