@@ -73,7 +73,8 @@ def test_without_a_gpu_run_nothing_pretends_to_be_measured(table):
 
 
 def test_every_claim_of_the_ladder_is_taken_up(table):
-    assert set(table.index) == {s.key for s in STATEMENTS}
+    keys = {s.key for s in STATEMENTS}
+    assert keys <= set(table.index) and set(table.article[~table.index.isin(keys)]) <= {"the ladder"}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_outputs(table, nothing_recorded, monkeypatch):
     text = ledger.render(plain)
     assert max(map(len, text.splitlines())) <= 100
     page = ledger.markdown(plain)
-    assert page.count("\n### ") == 3 and all(s.says.replace("|", "\\|") in page for s in STATEMENTS)
+    assert page.count("\n### ") == 3 + ("the ladder" in set(table.article)) and all(s.says.replace("|", "\\|") in page for s in STATEMENTS)
     assert sum(ledger.summary(plain).values()) == len(plain)
     monkeypatch.setattr(ledger, "build", lambda evidence, progress: plain)
     result = ledger.run(out=nothing_recorded / "x")

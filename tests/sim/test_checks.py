@@ -182,11 +182,12 @@ FAULTY = [
     ("naive_no_guard", "out of bounds", (33, 33, 8)),
     ("tiled_no_padding", "uninitialised shared read", (33, 33, 40)),
     ("tiled_early_return", "barrier not reached by all", (33, 33, 40)),
+    ("cpasync_no_wait", "missing cp.async wait", (64, 64, 64)),
 ]
 
 
 @pytest.mark.parametrize("name, kind, shape", FAULTY)
-def test_the_articles_bugs(name, kind, shape):
+def test_faulty_stages(name, kind, shape):
     s = stage.find(name)
     tunables = s.configure({})
     problem = Problem(*shape)
