@@ -33,19 +33,21 @@ def run(name: str, problem: Problem, arch: int = 90, blocks: str = "all", **tuna
 
 @pytest.mark.parametrize("name", RUNGS)
 def test_claims(name):
-    """Every claim speaks at 512^3 and holds, but for one that says where it does not."""
+    """Every claim speaks at 512^3 and holds, but for those that say where they do not."""
     profile = profiling.profile(name, size=512, record=False)
     assert profile.ok and len(profile.claims) == len(profile.stage.claims)
     partly = [v.says for v in profile.claims if not v.holds]
-    assert partly == (["and as many sectors"] if name == "vectorized" else [])
+    expected = {"vectorized": ["and as many sectors"], "cpasync": [profile.claims[0].says]}
+    assert partly == expected.get(name, []) and all("for" in v.verdict for v in profile.claims if not v.holds)
 
 
 @pytest.mark.parametrize("name", RUNGS[1:])
 @pytest.mark.parametrize("arch", [80, 86])
 def test_no_bank_conflicts_off_the_fast_path(name, arch):
     done = run(name, Problem(200, 201, 35, beta=1.0), arch)
-    counts = done.launches[0].counts
-    assert counts.wavefronts.sum() == counts.wavefronts_ideal.sum()
+    counts, kernel = done.launches[0].counts, done.launches[0].kernel
+    own = [i.base != "LDGSTS" for i in kernel.instructions]  # a copy from several rows takes a wavefront for each
+    assert counts.wavefronts[own].sum() == counts.wavefronts_ideal[own].sum() > 0
 
 
 def test_where_padding_helps_and_where_it_does_not():

@@ -215,7 +215,9 @@ def test_outputs(table, nothing_recorded, monkeypatch):
     text = ledger.render(plain)
     assert max(map(len, text.splitlines())) <= 100
     page = ledger.markdown(plain)
-    assert page.count("\n### ") == 3 + ("the ladder" in set(table.article)) and all(s.says.replace("|", "\\|") in page for s in STATEMENTS)
+    assert page.count("\n### ") == 3 + ("the ladder" in set(table.article)) and all(
+        s.says.replace("|", "\\|") in page for s in STATEMENTS
+    )
     assert sum(ledger.summary(plain).values()) == len(plain)
     monkeypatch.setattr(ledger, "build", lambda evidence, progress: plain)
     result = ledger.run(out=nothing_recorded / "x")

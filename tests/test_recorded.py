@@ -45,7 +45,8 @@ def recorded(path: Path) -> SimpleNamespace:
 
 
 def test_every_stage_is_recorded():
-    assert {json.loads((p / "manifest.json").read_text())["stage"] for p in PROFILES} >= set(stage.names())
+    stages = [json.loads((p / "manifest.json").read_text())["stage"] for p in PROFILES]
+    assert set(stages) >= set(stage.names()) and len(PROFILES) >= 11
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=[p.name for p in PROFILES])
@@ -74,7 +75,8 @@ def test_every_instruction_and_line(path):
             ours = {pc: float(n) for pc, n in counts[column].items() if n}
             theirs = {pc: n for pc, n in counted.per_pc.get(name, {}).items() if n}
             assert theirs == ours, name
-            assert _by_line(theirs, line_of) == _by_line(ours, line_of), name
+            if line_of:  # recorded with its source
+                assert _by_line(theirs, line_of) == _by_line(ours, line_of), name
         # At the first instructions of an inlined function ncu names the line of the call, nvdisasm that of the function.
         apart = [i for i in kernel.instructions if line_of.get(i.pc, i.line) != i.line]
         assert len(apart) <= 0.1 * len(kernel.instructions)

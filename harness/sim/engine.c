@@ -71,9 +71,10 @@ typedef struct {
   u16 sectors[32], lines[32], sectors_ideal, wavefronts, groups, nwords;
   u8 valid, same, contiguous, dense;  /* lanes: all at one address, one after another; words: one after another */
   i32 word[128]; u8 lane[128];
+  u32 id, beside, beside_phase; u16 beside_wavefronts;  /* LDGSTS: the wavefronts with the pattern of this id on the global side */
 } Pattern;
 enum { WAYS = 4 };
-typedef struct { Pattern way[WAYS]; int last; } Patterns;  /* last: the way that matched last */
+typedef struct { Pattern way[WAYS]; int last; u32 made; } Patterns;  /* last: the way that matched last */
 
 static int distinct(u64 *v, int n) {
   int c = 0;
@@ -112,6 +113,26 @@ static void count_shared(Pattern *p, u32 first, int width, int store) {
   }
 }
 
+/* LDGSTS writes shared memory as the global lines come in: lanes of different 128-byte lines are not served together.
+ * (ncu counts four wavefronts for 4-byte copies from four rows that go to 32 banks; H200, ncu 2025.3.1.) */
+static u16 count_copy(Pattern *q, const Pattern *p, u32 phase, u32 first, int width) {
+  if (p->lines[phase] == 1) return q->wavefronts;
+  if (q->beside == p->id && q->beside_phase == phase) return q->beside_wavefronts;
+  u32 left = q->mask; u16 sum = 0;
+  while (left) {
+    Pattern part = *q; part.mask = 0; u64 line = 0;
+    for (int l = 0; l < 32; l++) if (left >> l & 1) {
+      u64 at = ((u64)(i64)(i32)p->rel[l] + (1ull << 40) + phase * 4) >> 7;
+      if (!part.mask) line = at;
+      if (at == line) part.mask |= 1u << l;
+    }
+    count_shared(&part, first, width, 1);
+    sum += part.wavefronts; left &= ~part.mask;
+  }
+  q->beside = p->id; q->beside_phase = phase; q->beside_wavefronts = sum;
+  return sum;
+}
+
 /* The pattern of this access; `first` receives the address of the lowest active lane. kind: 0 global, 1 shared load, 2 shared store.
  * used: bit k is set if word k of a lane counts as touched. */
 static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int kind, int used) {
@@ -130,7 +151,7 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
   if (!p) {
     set->last = (set->last + 1) % WAYS; p = &set->way[set->last];
     memset(p, 0, sizeof *p);
-    p->valid = 1; p->mask = mask; memcpy(p->rel, rel, sizeof rel);
+    p->id = ++set->made; p->valid = 1; p->mask = mask; memcpy(p->rel, rel, sizeof rel);
     p->same = 1; p->contiguous = mask == ~0u && width >= 4;
     int n = 0;
     for (int l = 0; l < 32; l++) if (mask >> l & 1) {
@@ -626,7 +647,7 @@ static int run_warp(Worker *K, Warp *W) {
           for (int l = 0; l < 32; l++) { to[l] = a[l] * (u32)I->ps[2] + u[l] + (u32)I->pn[0];
             if ((on >> l & 1) && (to[l] < (u32)J->shared_low || to[l] + width > (u32)J->shared_high || to[l] & (width - 1))) return fail(K, FAULT_SHARED, pc, l, to[l]); }
           Pattern *q = pattern(&K->patterns[I->slot + 1], to, on, width, 2, ~0);
-          c->wavefronts += q->wavefronts; c->wavefronts_ideal += q->groups;
+          c->wavefronts += count_copy(q, p, phase, to[__builtin_ctz(on)], width); c->wavefronts_ideal += q->groups;
           if (touch(K, W, q, to[__builtin_ctz(on)], pc, 1, 1)) return 1;
           for (int l = 0; l < 32; l++) if (on >> l & 1) for (int k = 0; k < n; k++) K->shared[(to[l] >> 2) + k] = mem[word[l] + k];
         }

@@ -104,7 +104,11 @@ class Engine:
             out,
         )
         return dict(
-            zip(("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal", "data_wavefronts"), out, strict=True)
+            zip(
+                ("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal", "data_wavefronts"),
+                out,
+                strict=True,
+            )
         )
 
     def run(self, job: Job, progress: Callable[[float], None] | None = None) -> tuple[np.ndarray, FaultRecord]:
