@@ -1,0 +1,191 @@
+"""`make report`: recorded runs as one self-contained HTML page, with findings first, that works with no network.
+
+A page is sections of blocks; templates/ says how each kind of block looks. What a run's kind has to say is in
+harness.htmlsections.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import record
+from .environment import ROOT, public
+from .errors import TilescopeError, nearest
+
+if TYPE_CHECKING:
+    from .record import Run
+
+REPORTS = ROOT / "reports"
+EXPERIMENTS = ROOT / "experiments"
+
+
+@dataclass
+class Section:
+    """A heading, a line that explains it, and blocks: dicts with a `kind` that names a macro of blocks.html.j2."""
+
+    title: str
+    note: str = ""
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Content:
+    """What a page says. verdict: a word or two, with the reason in `because`; empty where there is nothing to judge."""
+
+    title: str
+    idea: str
+    origin: str
+    sections: list[Section]
+    verdict: str = ""
+    ok: bool = True
+    because: str = ""
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = False) -> dict[str, Any]:
+    """A table block; columns that begin with '<' hold words, the others figures."""
+    return {"kind": "table", "columns": list(columns), "rows": [list(r) for r in rows], "sortable": sortable}
+
+
+def facts(rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Names and values, one a line; those without a value are left out."""
+    return {"kind": "facts", "rows": [(name, value) for name, value in rows if value not in (None, "")]}
+
+
+def say(words: str) -> dict[str, Any]:
+    """A paragraph."""
+    return {"kind": "say", "words": words}
+
+
+def plot(chart: Any) -> dict[str, Any]:
+    """A figure of harness.interactive."""
+    return {"kind": "plot", "chart": chart}
+
+
+def folded(title: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Blocks behind a title that unfolds."""
+    return {"kind": "folded", "title": title, "blocks": list(blocks)}
+
+
+def write(run: str | Path | None = None, name: str | None = None, out: str | Path | None = None) -> Path:
+    """Write the page of a run (directory or id), or of all runs of an experiment by its name; gives the page's path.
+
+    out: the file, by default reports/RUN.html or reports/NAME.html; a page there is replaced. Raises TilescopeError where
+    there is no such run or experiment, a run is damaged, or the page cannot be written.
+    """
+    from . import htmlsections
+
+    if bool(run) == bool(name):
+        raise TilescopeError("report needs RUN or NAME, and not both.", "RUN= is a run directory or id, NAME= an experiment.")
+    if run:
+        loaded = record.load(run)
+        content, stem = htmlsections.single(loaded), loaded.id
+    else:
+        content, stem = htmlsections.several(str(name), experiment(str(name))), str(name)
+    path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
+    return _save(path, render(content))
+
+
+def experiment(name: str) -> list[Run]:
+    """The runs of an experiment, oldest first. Raises TilescopeError if it has none."""
+    folder = EXPERIMENTS / name
+    known = sorted(p.parent.name for p in EXPERIMENTS.glob("*/experiment.toml")) if EXPERIMENTS.is_dir() else []
+    if "/" in name or not folder.is_dir():
+        raise TilescopeError(f"no experiment {name}.{nearest(name, known)}", f"Known: {', '.join(known) or 'none'}.")
+    found = sorted(folder.glob("runs/*/manifest.json"))
+    if not found:
+        raise TilescopeError(f"experiment {name} has no recorded run.", f"Run it: make experiment NAME={name}")
+    return [record.load(p.parent) for p in found]
+
+
+def render(content: Content) -> str:
+    """The page as HTML. Its plots' script is part of it."""
+    charts: dict[str, Any] = {}
+    for section in content.sections:
+        _number(section.blocks, charts)
+    script, library = "", ""
+    if charts:
+        from bokeh.embed import components
+
+        script, divs = components(charts)
+        library = _library()
+        for section in content.sections:
+            _place(section.blocks, divs)
+    return _template().render(page=content, script=_safe(script), library=_safe(library))
+
+
+def _number(blocks: Sequence[dict[str, Any]], charts: dict[str, Any]) -> None:
+    for b in blocks:
+        if b["kind"] == "plot":
+            b["key"] = f"chart{len(charts)}"
+            charts[b["key"]] = b["chart"]
+        _number(b.get("blocks", ()), charts)
+
+
+def _place(blocks: Sequence[dict[str, Any]], divs: dict[str, str]) -> None:
+    for b in blocks:
+        if b["kind"] == "plot":
+            b["div"] = _safe(divs[b["key"]])
+        _place(b.get("blocks", ()), divs)
+
+
+def _safe(markup: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(markup)
+
+
+@cache
+def _library() -> str:
+    """Bokeh's own script, without its parts for widgets, tables, mathematics and WebGL."""
+    import bokeh
+
+    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    return script.read_text().replace("</script", "<\\/script")
+
+
+@cache
+def _template() -> Any:
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as e:
+        raise TilescopeError("an HTML report needs Jinja2, which is not installed.", "Run `make setup`.") from e
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.globals["td"] = _attributes
+    macros = environment.get_template("blocks.html.j2").module
+    environment.globals["block"] = lambda b: getattr(macros, b["kind"])(b)
+    return environment.get_template("report.html.j2")
+
+
+STYLES = {
+    "holds": "holds", "does not hold": "fails", "FASTER": "holds", "SLOWER": "fails", "WRONG": "fails", "differs": "fails", "equal": "holds",
+}  # fmt: skip
+
+
+def _attributes(column: str, cell: Any) -> Any:
+    """The attributes of a table's cell."""
+    classes = (["word"] if column.startswith("<") else []) + ([STYLES[str(cell)]] if str(cell) in STYLES else [])
+    plain = str(cell).replace(",", "")
+    value = f' data-value="{float(plain)!r}"' if plain.replace(".", "", 1).isdigit() and "," in str(cell) else ""
+    return _safe((f' class="{" ".join(classes)}"' if classes else "") + value)
+
+
+def _save(path: Path, page: str) -> Path:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        if path.is_dir():
+            raise TilescopeError(f"OUT={path} is a folder.", "Give the name of a file.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as e:
+        raise TilescopeError(f"cannot write {public(path)}: {e.strerror or e}.", "Choose a writable file with OUT=.") from e
+    finally:
+        part.unlink(missing_ok=True)
+    return path
