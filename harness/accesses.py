@@ -71,7 +71,9 @@ def _steps(profile: Profile, launch: int, block: int, space: str) -> pd.DataFram
     """The traced accesses to one space, with the source line's file and text; atomics are left out."""
     table = trace(profile, launch, block)
     table = table[(table.space == space) & table.op.isin(("load", "store", "copy"))].rename(columns={"word": "word_of"})
-    places = {i.pc: (i.file, profile.binary.source_line(i.file, i.line)) for i in profile.parts[launch].kernel.instructions}
+    places = {
+        i.pc: (i.file, profile.binary.source_line(i.file, i.line)) for i in profile.parts[launch].kernel.instructions
+    }
     return table.assign(
         lane=table.thread % LANES,
         file=[places[pc][0] for pc in table.pc],

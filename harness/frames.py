@@ -17,6 +17,7 @@ import pandas as pd
 from . import device as devices
 from . import isa
 from . import stage as stages
+from .comparison import Comparison
 from .record import Run
 
 SOURCES = ("timing", "ncu", "sim")
@@ -171,6 +172,12 @@ def differences(a: Mapping[str, float], b: Mapping[str, float]) -> pd.DataFrame:
     rows = [(n, a[n], b[n], b[n] / a[n]) for n in names]
     table = pd.DataFrame(rows, columns=["name", "a", "b", "ratio"])
     return table.sort_values("ratio", key=lambda r: -(r - 1).abs(), kind="stable", ignore_index=True)
+
+
+def compared(comparison: Comparison) -> pd.DataFrame:
+    """name, ratio, lo and hi for harness.plots.ratios: time in A over time in B."""
+    rows = [(f"{r.stage} {r.problem[0]:,}", r.ratio, r.lo, r.hi) for r in comparison.rows]
+    return pd.DataFrame(rows, columns=["name", "ratio", "lo", "hi"])
 
 
 def tunables(words: str) -> str:

@@ -6,6 +6,7 @@ harness.htmlsections.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Sequence
@@ -81,7 +82,9 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
     from . import htmlsections
 
     if bool(run) == bool(name):
-        raise TilescopeError("report needs RUN or NAME, and not both.", "RUN= is a run directory or id, NAME= an experiment.")
+        raise TilescopeError(
+            "report needs RUN or NAME, and not both.", "RUN= is a run directory or id, NAME= an experiment."
+        )
     if run:
         loaded = record.load(run)
         content, stem = htmlsections.single(loaded), loaded.id
@@ -157,9 +160,8 @@ def _template() -> Any:
         raise TilescopeError("an HTML report needs Jinja2, which is not installed.", "Run `make setup`.") from e
     loader = FileSystemLoader(Path(__file__).parent / "templates")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.globals["td"] = _attributes
+    environment.globals |= {"td": _attributes, "block": lambda b: getattr(macros, b["kind"])(b)}
     macros = environment.get_template("blocks.html.j2").module
-    environment.globals["block"] = lambda b: getattr(macros, b["kind"])(b)
     return environment.get_template("report.html.j2")
 
 
@@ -185,7 +187,10 @@ def _save(path: Path, page: str) -> Path:
         part.write_text(page, encoding="utf-8")
         os.replace(part, path)
     except OSError as e:
-        raise TilescopeError(f"cannot write {public(path)}: {e.strerror or e}.", "Choose a writable file with OUT=.") from e
+        raise TilescopeError(
+            f"cannot write {public(path)}: {e.strerror or e}.", "Choose a writable file with OUT=."
+        ) from e
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
     return path

@@ -36,10 +36,14 @@ def _figure(height: int, **options: Any) -> figure:
 def bars(table: pd.DataFrame, xlabel: str, tips: list[tuple[str, str]]) -> figure:
     """Horizontal bars, the largest on top. table: name, value, colour, label (beside the bar), and what the tips name."""
     table = table.sort_values("value")
-    chart = _figure(90 + 24 * len(table), y_range=FactorRange(*table.name), x_range=(0, float(table.value.max()) * 1.15 or 1))
+    chart = _figure(
+        90 + 24 * len(table), y_range=FactorRange(*table.name), x_range=(0, float(table.value.max()) * 1.15 or 1)
+    )
     data = ColumnDataSource(table)
     drawn = chart.hbar(y="name", right="value", height=0.7, color="colour", source=data)
-    chart.text(x="value", y="name", text="label", x_offset=4, text_font_size="11px", text_baseline="middle", source=data)
+    chart.text(
+        x="value", y="name", text="label", x_offset=4, text_font_size="11px", text_baseline="middle", source=data
+    )
     chart.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
     chart.xaxis.axis_label = xlabel
     chart.ygrid.grid_line_color = None
@@ -54,7 +58,10 @@ def bounds(resources: list[dict[str, Any]]) -> figure:
     table = table.assign(
         value=table.seconds * scale,
         label=[f"{s * scale:.3g}" for s in table.seconds],
-        colour=[ORANGE if s == table.seconds.max() else BLUE if v else GREY for s, v in zip(table.seconds, table.verified, strict=True)],
+        colour=[
+            ORANGE if s == table.seconds.max() else BLUE if v else GREY
+            for s, v in zip(table.seconds, table.verified, strict=True)
+        ],
     )
     return bars(
         table, f"least time, {unit}: a bound, not a time; grey: width not verified",
@@ -77,7 +84,9 @@ def lines(table: pd.DataFrame, most: int = 12) -> figure:
 def speeds(table: pd.DataFrame) -> figure:
     """TFLOPS against size with 95 % intervals, a line a stage; a click on the legend hides one. table: ladder.csv's columns."""
     table = table.dropna(subset=["ms"]).assign(
-        lo=lambda t: t.tflops * t.ms / t.ms_hi, hi=lambda t: t.tflops * t.ms / t.ms_lo, size=lambda t: np.cbrt(t.m * t.n * t.k)
+        lo=lambda t: t.tflops * t.ms / t.ms_hi,
+        hi=lambda t: t.tflops * t.ms / t.ms_lo,
+        size=lambda t: np.cbrt(t.m * t.n * t.k),
     )
     chart = _figure(430, x_axis_type="log")
     items = []
@@ -107,8 +116,20 @@ def samples(table: pd.DataFrame) -> figure:
     items = []
     for n, (_, mine) in enumerate(table.groupby("run", sort=False)):
         data = ColumnDataSource(mine.assign(relative=100 * (mine.ms / mine.ms.median() - 1)))
-        dots = chart.scatter("round", "relative", source=data, color=CYCLE[n % len(CYCLE)], marker=MARKS[n % len(MARKS)], size=6)
-        chart.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@name"), ("round", "@round"), ("ms", "@ms{0.00000}"), ("off the median", "@relative{0.00} %")]))
+        dots = chart.scatter(
+            "round", "relative", source=data, color=CYCLE[n % len(CYCLE)], marker=MARKS[n % len(MARKS)], size=6
+        )
+        chart.add_tools(
+            HoverTool(
+                renderers=[dots],
+                tooltips=[
+                    ("", "@name"),
+                    ("round", "@round"),
+                    ("ms", "@ms{0.00000}"),
+                    ("off the median", "@relative{0.00} %"),
+                ],
+            )
+        )
         items.append((mine.name.iloc[0] if "name" in mine else str(n), [dots]))
     if len(items) <= 12:
         chart.add_layout(Legend(items=items, click_policy="hide"), "right")
@@ -123,12 +144,21 @@ def explorer(table: pd.DataFrame, x: str, y: str, group: str) -> figure:
     """
     groups = list(dict.fromkeys(table[group].astype(str)))
     table = table.assign(
-        x=table[x], y=table[y], colour=[CYCLE[groups.index(str(g)) % len(CYCLE)] for g in table[group]], legend=table[group].astype(str)
+        x=table[x],
+        y=table[y],
+        colour=[CYCLE[groups.index(str(g)) % len(CYCLE)] for g in table[group]],
+        legend=table[group].astype(str),
     )
     chart = _figure(420, name="explorer-chart")
     data = ColumnDataSource(table, name="explorer")
     dots = chart.scatter("x", "y", source=data, color="colour", size=9, alpha=0.75, legend_group="legend")
-    tips = [("run", "@run"), ("stage", "@stage"), ("m, n, k", "@m, @n, @k"), ("x", "@x{0.[0000]}"), ("y", "@y{0.[0000]}")]
+    tips = [
+        ("run", "@run"),
+        ("stage", "@stage"),
+        ("m, n, k", "@m, @n, @k"),
+        ("x", "@x{0.[0000]}"),
+        ("y", "@y{0.[0000]}"),
+    ]
     tips += [("tunables", "@tunables")] if "tunables" in table else []
     chart.add_tools(HoverTool(renderers=[dots], tooltips=tips))
     chart.add_layout(chart.legend[0], "right")

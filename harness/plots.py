@@ -36,7 +36,9 @@ WORDS = ((1, SKY), (2, AMBER), (4, ORANGE), (8, "#8c3a00"), (16, "#4d1f00"), (32
 """Colour by how many words a bank must serve: one is free, each more is a wavefront more."""
 
 
-def _figure(width: float, height: float, columns: int = 1, rows: int = 1, caption: str = "", **options: object) -> tuple[Figure, list[Axes]]:
+def _figure(
+    width: float, height: float, columns: int = 1, rows: int = 1, caption: str = "", **options: object
+) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
@@ -74,7 +76,10 @@ def ladder(table: pd.DataFrame, caption: str = "") -> Figure:
         low, high = mine.tflops * (1 - mine.ms / mine.ms_hi), mine.tflops * (mine.ms / mine.ms_lo - 1)
         colours = [GREY if name in LIBRARIES else BLUE for name in mine.stage]
         bars = ax.barh(at, mine.tflops, xerr=[low, high], color=colours, error_kw={"capsize": 2, "elinewidth": 1})
-        texts = [f"{x:.3g}" + (f" ({100 * r:.3g} %)" if np.isfinite(r) else "") for x, r in zip(mine.tflops, mine.ratio, strict=True)]
+        texts = [
+            f"{x:.3g}" + (f" ({100 * r:.3g} %)" if np.isfinite(r) else "")
+            for x, r in zip(mine.tflops, mine.ratio, strict=True)
+        ]
         ax.bar_label(bars, texts, padding=4, fontsize=7)
         title = f"{size[0]:,}" if len(set(size)) == 1 else "x".join(map(str, size))
         _plain(ax, xlabel="TFLOPS", title=title, xlim=(0, 1.75 * table.tflops.max()))
@@ -84,7 +89,9 @@ def ladder(table: pd.DataFrame, caption: str = "") -> Figure:
     return figure
 
 
-def roofline(points: pd.DataFrame, device: Device, widths: Mapping[str, float] | None = None, caption: str = "") -> Figure:
+def roofline(
+    points: pd.DataFrame, device: Device, widths: Mapping[str, float] | None = None, caption: str = ""
+) -> Figure:
     """Stages under the roofs of a device, log-log.
 
     points: name, intensity (FLOP per byte that global loads move), tflops, and kind ('measured' or 'bound').
@@ -101,9 +108,17 @@ def roofline(points: pd.DataFrame, device: Device, widths: Mapping[str, float] |
     for name, rate, colour in (("DRAM", widths.get("DRAM", device.dram_gbs), ORANGE), ("L2", widths.get("L2"), AMBER)):
         if rate:
             how = "measured" if name in widths else "data sheet"
-            ax.plot(x, np.minimum(rate * x / 1e3, peak), color=colour, ls="-" if name in widths else "--", label=f"{name} {rate:,.0f} GB/s, {how}")
+            ax.plot(
+                x,
+                np.minimum(rate * x / 1e3, peak),
+                color=colour,
+                ls="-" if name in widths else "--",
+                label=f"{name} {rate:,.0f} GB/s, {how}",
+            )
     how = "measured" if "FMA pipe" in widths else "by its clock"
-    ax.axhline(peak, color="#000000", ls="-" if "FMA pipe" in widths else "--", lw=1, label=f"fp32 {peak:.1f} TFLOPS, {how}")
+    ax.axhline(
+        peak, color="#000000", ls="-" if "FMA pipe" in widths else "--", lw=1, label=f"fp32 {peak:.1f} TFLOPS, {how}"
+    )
     for kind, face in (("bound", "none"), ("measured", BLUE)):
         mine = points[points.kind == kind]
         label = {"bound": "at most, by the largest bound", "measured": "measured"}[kind]
@@ -113,14 +128,21 @@ def roofline(points: pd.DataFrame, device: Device, widths: Mapping[str, float] |
         ax.plot(both.intensity, both.tflops, color=BLUE, lw=0.7, ls=":")
         lowest = both.loc[both.tflops.idxmin()]
         ax.annotate(name, (lowest.intensity, lowest.tflops), (5, -9), textcoords="offset points", fontsize=8)
-    _plain(ax, xscale="log", yscale="log", xlabel="FLOP per byte that global loads move", ylabel="TFLOPS", title="Roofline")
+    _plain(
+        ax, xscale="log", yscale="log", xlabel="FLOP per byte that global loads move", ylabel="TFLOPS", title="Roofline"
+    )
     ax.set_ylim(points.tflops.min() / 3, peak * 1.6)
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8, loc="lower right")
     return figure
 
 
-def banks(before: pd.DataFrame, after: pd.DataFrame | None = None, titles: Sequence[str] = ("before", "after"), caption: str = "") -> Figure:
+def banks(
+    before: pd.DataFrame,
+    after: pd.DataFrame | None = None,
+    titles: Sequence[str] = ("before", "after"),
+    caption: str = "",
+) -> Figure:
     """Bank by lane, a panel for each line's costliest shared access: which banks each lane wants, and how crowded they are.
 
     before, after: frames of harness.accesses.shared; a row of panels each.
@@ -140,11 +162,21 @@ def banks(before: pd.DataFrame, after: pd.DataFrame | None = None, titles: Seque
         for ax, ((file, line, op), access) in zip(panels, found, strict=False):
             _lanes_by_bank(ax, access)
             one = access.iloc[0]
-            ax.set_title(f"{Path(file).name}:{line} {op}\n{_short(one.text, 36)}\n{_times(one.wavefronts, one.ideal, 'wavefront')}", fontsize=8)
+            ax.set_title(
+                f"{Path(file).name}:{line} {op}\n{_short(one.text, 36)}\n{_times(one.wavefronts, one.ideal, 'wavefront')}",
+                fontsize=8,
+            )
         panels[0].set_ylabel(f"{title}\nlane of the warp")
     most = max(int(table.words.max()) for table in tables)
     handles = [Patch(color=c, label=f"{w} word{'s' * (w > 1)}") for w, c in WORDS if w == 1 or w < 2 * most]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8, title="a bank serves at a time", title_fontsize=8)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles),
+        fontsize=8,
+        title="a bank serves at a time",
+        title_fontsize=8,
+    )
     return figure
 
 
@@ -164,7 +196,9 @@ def _lanes_by_bank(ax: Axes, access: pd.DataFrame) -> None:
 
 
 def _times(count: float, ideal: float, what: str) -> str:
-    return f"{count:.0f} {what}{'s' if count != 1 else ''}" + (f", {ideal:.0f} would do" if count > ideal else ": as few as can be")
+    return f"{count:.0f} {what}{'s' if count != 1 else ''}" + (
+        f", {ideal:.0f} would do" if count > ideal else ": as few as can be"
+    )
 
 
 def _short(text: str, room: int) -> str:
@@ -200,7 +234,9 @@ def sectors(accesses: Mapping[str, pd.DataFrame], caption: str = "") -> Figure:
                 fontsize=8,
             )
         panels[0].set_ylabel(f"{name}\nlane of the warp")
-    bar = figure.colorbar(picture, ax=axes, location="top", shrink=0.4, aspect=30, boundaries=np.linspace(0, 1, 33), ticks=[0, 0.5, 1])
+    bar = figure.colorbar(
+        picture, ax=axes, location="top", shrink=0.4, aspect=30, boundaries=np.linspace(0, 1, 33), ticks=[0, 0.5, 1]
+    )
     bar.set_label("part of a sector's 32 bytes that the warp uses", fontsize=8)
     return figure
 
@@ -239,7 +275,14 @@ def steps(table: pd.DataFrame, unit: str, what: str, caption: str = "") -> Figur
         if "lo" in table and np.isfinite(row.lo):
             ax.errorbar(row.Index, row.value, [[row.value - row.lo], [row.hi - row.value]], color="#000000", capsize=3)
         factor = f"\nx {row.value / base:.3g}" if base else ""
-        ax.annotate(f"{row.value:.3g}{factor}", (row.Index, max(row.value, base)), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+        ax.annotate(
+            f"{row.value:.3g}{factor}",
+            (row.Index, max(row.value, base)),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
     ax.set_xticks(range(len(table)), table.stage, rotation=25, ha="right")
     _plain(ax, ylabel=f"{what}, {unit}", title="What each rung adds to its parent")
     ax.margins(y=0.15)
@@ -258,9 +301,22 @@ def ledger(table: pd.DataFrame, caption: str = "") -> Figure:
     for verdict, colour in VERDICTS.items():
         if not counts[verdict].sum():
             continue
-        bars = ax.barh(counts.index, counts[verdict], left=left, color=colour, edgecolor="white", label=f"{verdict}: {counts[verdict].sum()}")
+        bars = ax.barh(
+            counts.index,
+            counts[verdict],
+            left=left,
+            color=colour,
+            edgecolor="white",
+            label=f"{verdict}: {counts[verdict].sum()}",
+        )
         dark = colour in (BLUE, ORANGE)
-        ax.bar_label(bars, [str(n) if n else "" for n in counts[verdict]], label_type="center", color="white" if dark else "black", fontsize=8)
+        ax.bar_label(
+            bars,
+            [str(n) if n else "" for n in counts[verdict]],
+            label_type="center",
+            color="white" if dark else "black",
+            fontsize=8,
+        )
         left += counts[verdict].to_numpy()
     _plain(ax, xlabel="statements", title="What became of the articles' statements")
     figure.legend(loc="outside lower center", ncols=len(VERDICTS), fontsize=8)
@@ -278,7 +334,9 @@ def claimed(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.axvline(1, color="#000000", lw=0.8)
     for source, colour, mark in (("simulated", BLUE, "o"), ("measured", ORANGE, "x")):
         if source in table and table[source].notna().any():
-            ax.scatter(table[source] / table.claimed, table.index, color=colour, marker=mark, s=36, zorder=3, label=source)
+            ax.scatter(
+                table[source] / table.claimed, table.index, color=colour, marker=mark, s=36, zorder=3, label=source
+            )
     ax.set_yticks(table.index, [_short(x, 78) for x in table.claim], fontsize=7.5)
     ax.invert_yaxis()
     _plain(ax, xscale="log", xlabel="found / claimed")
@@ -303,7 +361,15 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
     figure, (ax,) = _figure(8.5, 4.6, caption=caption)
     ax.axhline(100, color="#000000", lw=0.8, ls="--")
     for (kind, mine), colour, mark in zip(table.groupby("kind"), CYCLE, MARKS, strict=False):
-        ax.scatter(mine.reads, 100 * mine.model, facecolors="none", edgecolors=colour, marker=mark, s=46, label=f"{kind}: at most, by issue and register banks")
+        ax.scatter(
+            mine.reads,
+            100 * mine.model,
+            facecolors="none",
+            edgecolors=colour,
+            marker=mark,
+            s=46,
+            label=f"{kind}: at most, by issue and register banks",
+        )
         if mine.measured.notna().any():
             ax.scatter(mine.reads, 100 * mine.measured, color=colour, marker=mark, s=40, label=f"{kind}: measured")
         for row in mine.itertuples():
@@ -313,7 +379,9 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
     for row in marked.itertuples():
         ax.annotate(row.name, (row.reads, row.y), (6, -3), textcoords="offset points", fontsize=7.5)
     ax.margins(x=0.25)
-    _plain(ax, xlabel="registers read from the register file per multiply-add", ylabel="% of the FMA peak", ylim=(0, 112))
+    _plain(
+        ax, xlabel="registers read from the register file per multiply-add", ylabel="% of the FMA peak", ylim=(0, 112)
+    )
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8, loc="lower left")
     return figure
@@ -331,7 +399,9 @@ def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
         ax.scatter(mine.occupancy, mine.tflops, color=colour, marker=mark, s=44, label=stage, zorder=3)
         for row in mine.itertuples():
             ax.annotate(row.tunables, (row.occupancy, row.tflops), (6, 2), textcoords="offset points", fontsize=6.5)
-    _plain(ax, xlabel="theoretical occupancy, % of the warps an SM has room for", ylabel=f"TFLOPS, {what}", xlim=(0, 118))
+    _plain(
+        ax, xlabel="theoretical occupancy, % of the warps an SM has room for", ylabel=f"TFLOPS, {what}", xlim=(0, 118)
+    )
     ax.set_ylim(0, None)
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8)
@@ -346,10 +416,19 @@ def ratios(table: pd.DataFrame, xlabel: str, caption: str = "") -> Figure:
     ax.axvline(1, color="#000000", lw=0.8)
     colours = [GREY if abs(r - 1) < 1e-9 else BLUE for r in table.ratio]
     if "lo" in table:
-        ax.errorbar(table.ratio, table.index, xerr=[table.ratio - table.lo, table.hi - table.ratio], fmt="none", ecolor="#555555", capsize=3)
+        ax.errorbar(
+            table.ratio,
+            table.index,
+            xerr=[table.ratio - table.lo, table.hi - table.ratio],
+            fmt="none",
+            ecolor="#555555",
+            capsize=3,
+        )
     ax.scatter(table.ratio, table.index, color=colours, s=34, zorder=3)
     for row in table.itertuples():
-        ax.annotate(f"{row.ratio:.4g}", (row.ratio, row.Index), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+        ax.annotate(
+            f"{row.ratio:.4g}", (row.ratio, row.Index), (0, 6), textcoords="offset points", ha="center", fontsize=7
+        )
     ax.set_yticks(table.index, table.name, fontsize=8)
     ax.invert_yaxis()
     ax.margins(x=0.2, y=0.08)
@@ -380,7 +459,10 @@ def bounds(ax: Axes, profile: Profile) -> None:
 
 def bank_map(ax: Axes, access: pd.DataFrame, title: str) -> None:
     """Lane by bank of one access of harness.accesses.shared: a bank that must serve several words is marked."""
-    for crowded, colour, label in ((False, BLUE, "one word in this bank"), (True, ORANGE, f"up to {access.words.max()} words in one bank")):
+    for crowded, colour, label in (
+        (False, BLUE, "one word in this bank"),
+        (True, ORANGE, f"up to {access.words.max()} words in one bank"),
+    ):
         mine = access[(access.words > 1) == crowded]
         if len(mine):
             ax.scatter(mine.bank, mine.lane, marker="s", s=14, color=colour, label=label)
