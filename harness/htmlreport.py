@@ -1,8 +1,4 @@
-"""`make report`: recorded runs as one self-contained HTML page, with findings first, that works with no network.
-
-A page is sections of blocks; templates/ says how each kind of block looks. What a run's kind has to say is in
-harness.htmlsections.
-"""
+"""`make report`: recorded runs as one self-contained HTML page, with findings first, that works with no network."""
 
 from __future__ import annotations
 
@@ -10,67 +6,19 @@ import contextlib
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import record
 from .environment import ROOT, public
 from .errors import TilescopeError, nearest
 
 if TYPE_CHECKING:
+    from .html.page import Content
     from .record import Run
 
 REPORTS = ROOT / "reports"
 EXPERIMENTS = ROOT / "experiments"
-
-
-@dataclass
-class Section:
-    """A heading, a line that explains it, and blocks: dicts with a `kind` that names a macro of blocks.html.j2."""
-
-    title: str
-    note: str = ""
-    blocks: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass
-class Content:
-    """What a page says. verdict: a word or two, with the reason in `because`; empty where there is nothing to judge."""
-
-    title: str
-    idea: str
-    origin: str
-    sections: list[Section]
-    verdict: str = ""
-    ok: bool = True
-    because: str = ""
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = False) -> dict[str, Any]:
-    """A table block; columns that begin with '<' hold words, the others figures."""
-    return {"kind": "table", "columns": list(columns), "rows": [list(r) for r in rows], "sortable": sortable}
-
-
-def facts(rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Names and values, one a line; those without a value are left out."""
-    return {"kind": "facts", "rows": [(name, value) for name, value in rows if value not in (None, "")]}
-
-
-def say(words: str) -> dict[str, Any]:
-    """A paragraph."""
-    return {"kind": "say", "words": words}
-
-
-def plot(chart: Any) -> dict[str, Any]:
-    """A figure of harness.interactive."""
-    return {"kind": "plot", "chart": chart}
-
-
-def folded(title: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Blocks behind a title that unfolds."""
-    return {"kind": "folded", "title": title, "blocks": list(blocks)}
 
 
 def write(run: str | Path | None = None, name: str | None = None, out: str | Path | None = None) -> Path:
@@ -79,7 +27,7 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
     out: the file, by default reports/RUN.html or reports/NAME.html; a page there is replaced. Raises TilescopeError where
     there is no such run or experiment, a run is damaged, or the page cannot be written.
     """
-    from . import htmlsections
+    from .html.page import render
 
     if bool(run) == bool(name):
         raise TilescopeError(
@@ -87,9 +35,9 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
         )
     if run:
         loaded = record.load(run)
-        content, stem = htmlsections.single(loaded), loaded.id
+        content, stem = single(loaded), loaded.id
     else:
-        content, stem = htmlsections.several(str(name), experiment(str(name))), str(name)
+        content, stem = several(str(name), experiment(str(name))), str(name)
     path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
     return _save(path, render(content))
 
@@ -106,76 +54,21 @@ def experiment(name: str) -> list[Run]:
     return [record.load(p.parent) for p in found]
 
 
-def render(content: Content) -> str:
-    """The page as HTML. Its plots' script is part of it."""
-    charts: dict[str, Any] = {}
-    for section in content.sections:
-        _number(section.blocks, charts)
-    script, library = "", ""
-    if charts:
-        from bokeh.embed import components
+def single(run: Run) -> Content:
+    """The page of one run, by its kind; of a kind that has no page of its own, the points and values it holds."""
+    from .html import others, profiles, timings
 
-        script, divs = components(charts)
-        library = _library()
-        for section in content.sections:
-            _place(section.blocks, divs)
-    return _template().render(page=content, script=_safe(script), library=_safe(library))
+    pages = {
+        "profile": profiles.page, "ladder": timings.page, "time": timings.page, "roofs": others.roofs, "ledger": others.ledger,
+    }  # fmt: skip
+    return pages.get(run.manifest.get("kind", ""), others.other)(run)
 
 
-def _number(blocks: Sequence[dict[str, Any]], charts: dict[str, Any]) -> None:
-    for b in blocks:
-        if b["kind"] == "plot":
-            b["key"] = f"chart{len(charts)}"
-            charts[b["key"]] = b["chart"]
-        _number(b.get("blocks", ()), charts)
+def several(name: str, runs: Sequence[Run]) -> Content:
+    """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
+    from .html import others
 
-
-def _place(blocks: Sequence[dict[str, Any]], divs: dict[str, str]) -> None:
-    for b in blocks:
-        if b["kind"] == "plot":
-            b["div"] = _safe(divs[b["key"]])
-        _place(b.get("blocks", ()), divs)
-
-
-def _safe(markup: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(markup)
-
-
-@cache
-def _library() -> str:
-    """Bokeh's own script, without its parts for widgets, tables, mathematics and WebGL."""
-    import bokeh
-
-    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
-    return script.read_text().replace("</script", "<\\/script")
-
-
-@cache
-def _template() -> Any:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as e:
-        raise TilescopeError("an HTML report needs Jinja2, which is not installed.", "Run `make setup`.") from e
-    loader = FileSystemLoader(Path(__file__).parent / "templates")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.globals |= {"td": _attributes, "block": lambda b: getattr(macros, b["kind"])(b)}
-    macros = environment.get_template("blocks.html.j2").module
-    return environment.get_template("report.html.j2")
-
-
-STYLES = {
-    "holds": "holds", "does not hold": "fails", "FASTER": "holds", "SLOWER": "fails", "WRONG": "fails", "differs": "fails", "equal": "holds",
-}  # fmt: skip
-
-
-def _attributes(column: str, cell: Any) -> Any:
-    """The attributes of a table's cell."""
-    classes = (["word"] if column.startswith("<") else []) + ([STYLES[str(cell)]] if str(cell) in STYLES else [])
-    plain = str(cell).replace(",", "")
-    value = f' data-value="{float(plain)!r}"' if plain.replace(".", "", 1).isdigit() and "," in str(cell) else ""
-    return _safe((f' class="{" ".join(classes)}"' if classes else "") + value)
+    return others.several(name, runs)
 
 
 def _save(path: Path, page: str) -> Path:

@@ -285,7 +285,7 @@ def steps(table: pd.DataFrame, unit: str, what: str, caption: str = "") -> Figur
         )
     ax.set_xticks(range(len(table)), table.stage, rotation=25, ha="right")
     _plain(ax, ylabel=f"{what}, {unit}", title="What each rung adds to its parent")
-    ax.margins(y=0.15)
+    ax.set_ylim(min(0.0, table.value.min()), 1.2 * table.value.max())
     return figure
 
 
@@ -318,26 +318,29 @@ def ledger(table: pd.DataFrame, caption: str = "") -> Figure:
             fontsize=8,
         )
         left += counts[verdict].to_numpy()
-    _plain(ax, xlabel="statements", title="What became of the articles' statements")
-    figure.legend(loc="outside lower center", ncols=len(VERDICTS), fontsize=8)
+    _plain(ax, xlabel="statements")
+    figure.legend(loc="outside upper center", ncols=len(VERDICTS), fontsize=8)
     return figure
 
 
 def claimed(table: pd.DataFrame, caption: str = "") -> Figure:
-    """Found over claimed, a row a claim: 1 is what the article says.
+    """Found over claimed, a row a claim and metric: 1 is what the article says.
 
-    table: claim, claimed, simulated, and measured where there is such a value (else NaN).
+    table: claim, metric (may be missing), claimed, simulated, and measured where there is such a value (else NaN).
     """
     table = table[(table.claimed > 0) & (table.simulated > 0)].reset_index(drop=True)
     _some(table, "claim with a value above 0")
-    figure, (ax,) = _figure(9.5, 1.3 + 0.27 * len(table), caption=caption)
+    figure, (ax,) = _figure(10.5, 1.3 + 0.27 * len(table), caption=caption)
     ax.axvline(1, color="#000000", lw=0.8)
     for source, colour, mark in (("simulated", BLUE, "o"), ("measured", ORANGE, "x")):
         if source in table and table[source].notna().any():
             ax.scatter(
                 table[source] / table.claimed, table.index, color=colour, marker=mark, s=36, zorder=3, label=source
             )
-    ax.set_yticks(table.index, [_short(x, 78) for x in table.claim], fontsize=7.5)
+    labels = [_short(x, 64) for x in table.claim]
+    if "metric" in table:
+        labels = [f"{x}  [{_short(m, 44)}]" for x, m in zip(labels, table.metric, strict=True)]
+    ax.set_yticks(table.index, labels, fontsize=7)
     ax.invert_yaxis()
     _plain(ax, xscale="log", xlabel="found / claimed")
     ratios = table.simulated / table.claimed
@@ -375,9 +378,8 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
         for row in mine.itertuples():
             if np.isfinite(row.measured):
                 ax.plot([row.reads] * 2, [100 * row.model, 100 * row.measured], color=colour, lw=0.8, ls=":")
-    marked = table.assign(y=100 * table.measured.fillna(table.model)).sort_values(["reads", "y"])
-    for row in marked.itertuples():
-        ax.annotate(row.name, (row.reads, row.y), (6, -3), textcoords="offset points", fontsize=7.5)
+    for name, x, y in _apart(table.assign(y=100 * table.measured.fillna(table.model))):
+        ax.annotate(name, (x, y), (6, -3), textcoords="offset points", fontsize=7.5)
     ax.margins(x=0.25)
     _plain(
         ax, xlabel="registers read from the register file per multiply-add", ylabel="% of the FMA peak", ylim=(0, 112)
@@ -385,6 +387,18 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8, loc="lower left")
     return figure
+
+
+def _apart(table: pd.DataFrame, near: float = 0.6, line: float = 4.0) -> list[tuple[str, float, float]]:
+    """(name, x, y) of labels, moved down where they would lie on one another."""
+    placed: list[tuple[str, float, float]] = []
+    for row in table.sort_values("y", ascending=False).itertuples():
+        y = row.y
+        for _, x, other in placed:
+            if abs(x - row.reads) < near and abs(other - y) < line:
+                y = other - line
+        placed.append((row.name, row.reads, y))
+    return placed
 
 
 def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
@@ -433,10 +447,8 @@ def ratios(table: pd.DataFrame, xlabel: str, caption: str = "") -> Figure:
     ax.invert_yaxis()
     ax.margins(x=0.2, y=0.08)
     _plain(ax, xscale="log", xlabel=xlabel)
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
-
-    ax.xaxis.set_major_formatter(ScalarFormatter())
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.xaxis.set_minor_formatter(lambda x, _: "")
     ax.grid(axis="x", color="#e5e5e5", lw=0.5)
     return figure
 

@@ -17,6 +17,7 @@ from .device import Device
 from .errors import TilescopeError
 from .frames import claims
 from .ledger import Evidence
+from .metrics import SHARED
 from .profiling import Profile
 
 LOOPS = "FMA"
@@ -36,7 +37,7 @@ def stage_row(profile: Profile) -> dict[str, object]:
 
 
 def ladder(evidence: Evidence, size: int = 4096) -> pd.DataFrame:
-    """A row a stage of the ladder on a square problem, parents first: stage_row, and ms, tflops and ratio as recorded.
+    """A row a stage of the ladder on a square problem, parents first: stage_row, and ms with its interval, tflops and ratio as recorded.
 
     A stage that the simulator or the device cannot run is left out; what was not timed is NaN.
     """
@@ -48,7 +49,10 @@ def ladder(evidence: Evidence, size: int = 4096) -> pd.DataFrame:
             continue
         timed = evidence.times(stage.name)
         timed = timed[timed.m == size]
-        known = {name: float(timed[name].iloc[0]) if len(timed) else math.nan for name in ("ms", "tflops", "ratio")}
+        known = {
+            name: float(timed[name].iloc[0]) if len(timed) else math.nan
+            for name in ("ms", "ms_lo", "ms_hi", "tflops", "ratio")
+        }
         rows.append(row | known)
     return pd.DataFrame(rows)
 
@@ -143,6 +147,8 @@ def all_claims(evidence: Evidence, size: int = 512) -> pd.DataFrame:
 def conflicts(table: pd.DataFrame) -> tuple[str, str]:
     """(stage with the largest share of bank conflicts, the stage after it on the ladder with the least); of `ladder`.
 
+    Of those with the same share, the one with the fewest wavefronts; where no stage comes after it, of all others.
+
     Raises TilescopeError where no stage uses shared memory.
     """
     used = table.dropna(subset=["bank_conflict_share"]).reset_index(drop=True)
@@ -160,4 +166,5 @@ def conflicts(table: pd.DataFrame) -> tuple[str, str]:
 
     later = used[[descends(s) for s in used.stage]]
     others = later if len(later) else used[used.stage != before]
-    return before, others.stage[others.bank_conflict_share.idxmin()]
+    best = others.assign(each=others[SHARED] / others.fma_count).sort_values(["bank_conflict_share", "each"])
+    return before, best.stage.iloc[0]

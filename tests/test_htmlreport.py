@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness import htmlreport, ledger, profiling, record
+from harness import cli, htmlreport, ledger, profiling, record
 from harness.errors import TilescopeError
+from harness.html.page import render
 
 BROWSER = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
 
@@ -171,21 +172,9 @@ def test_roofs_ledger_and_what_has_no_page_of_its_own(folder):
 def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, monkeypatch):
     copy = folder / "old"
     shutil.copytree(run.path, copy)
-    (copy / "tiled2d.cu").unlink(missing_ok=True)
-    monkeypatch.setattr("harness.htmlsections.ROOT", folder)
-    said = (
-        words(htmlreport.write(record.Run(copy, run.manifest).path, out=folder / "old.html"))
-        if not (run.path / "tiled2d.cu").exists()
-        else None
-    )
-    if said is None:
-        from harness import htmlsections
-
-        said = words(
-            htmlreport._save(
-                folder / "old.html", htmlreport.render(htmlsections.single(record.Run(copy, run.manifest)))
-            )
-        )
+    (copy / "tiled2d.cu").unlink()
+    monkeypatch.setattr("harness.html.profiles.ROOT", folder)
+    said = words(htmlreport._save(folder / "old.html", render(htmlreport.single(record.Run(copy, run.manifest)))))
     assert (
         "Only lines with machine code" in said and "a[i] = As[ty * TM + i][k];" in said and "#pragma unroll" not in said
     )
@@ -225,6 +214,12 @@ def test_what_cannot_be_reported(run, folder, monkeypatch):
     with pytest.raises(TilescopeError, match="damaged"):
         htmlreport.write(damaged)
     assert not list(folder.glob(".*html*"))
+
+
+def test_the_verb(run, folder, capsys):
+    assert cli.main(["report", f"RUN={run.path}", f"OUT={folder / 'verb.html'}"]) == 0
+    assert "Written to " in capsys.readouterr().out and (folder / "verb.html").stat().st_size > 1e6
+    assert cli.main(["report"]) == 2 and "RUN or NAME" in capsys.readouterr().err
 
 
 def browse(page, *words):

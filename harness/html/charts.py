@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .errors import TilescopeError
-from .plots import BLUE, CYCLE, GREY, LIBRARIES, ORANGE, _short
+from ..errors import TilescopeError
+from ..plots import BLUE, CYCLE, GREY, LIBRARIES, ORANGE, _short
 
 try:
     from bokeh.models import ColumnDataSource, CustomJSTickFormatter, FactorRange, HoverTool, Legend, Whisker
@@ -33,13 +33,19 @@ def _figure(height: int, **options: Any) -> figure:
     return chart
 
 
+def _data(table: pd.DataFrame, name: str = "") -> ColumnDataSource:
+    """A frame's columns; words as lists."""
+    columns = {c: table[c].to_numpy() if table[c].dtype.kind in "if" else table[c].tolist() for c in table}
+    return ColumnDataSource(columns, name=name or None)
+
+
 def bars(table: pd.DataFrame, xlabel: str, tips: list[tuple[str, str]]) -> figure:
     """Horizontal bars, the largest on top. table: name, value, colour, label (beside the bar), and what the tips name."""
     table = table.sort_values("value")
     chart = _figure(
         90 + 24 * len(table), y_range=FactorRange(*table.name), x_range=(0, float(table.value.max()) * 1.15 or 1)
     )
-    data = ColumnDataSource(table)
+    data = _data(table)
     drawn = chart.hbar(y="name", right="value", height=0.7, color="colour", source=data)
     chart.text(
         x="value", y="name", text="label", x_offset=4, text_font_size="11px", text_baseline="middle", source=data
@@ -91,7 +97,7 @@ def speeds(table: pd.DataFrame) -> figure:
     chart = _figure(430, x_axis_type="log")
     items = []
     for n, (stage, mine) in enumerate(table.groupby("stage", sort=False)):
-        data = ColumnDataSource(mine.sort_values("size"))
+        data = _data(mine.sort_values("size"))
         colour = "#000000" if stage in LIBRARIES else CYCLE[n % len(CYCLE)]
         dash = "dashed" if stage in LIBRARIES or n >= len(CYCLE) else "solid"
         line = chart.line("size", "tflops", source=data, color=colour, line_width=2, line_dash=dash)
@@ -115,7 +121,7 @@ def samples(table: pd.DataFrame) -> figure:
     chart = _figure(300)
     items = []
     for n, (_, mine) in enumerate(table.groupby("run", sort=False)):
-        data = ColumnDataSource(mine.assign(relative=100 * (mine.ms / mine.ms.median() - 1)))
+        data = _data(mine.assign(relative=100 * (mine.ms / mine.ms.median() - 1)))
         dots = chart.scatter(
             "round", "relative", source=data, color=CYCLE[n % len(CYCLE)], marker=MARKS[n % len(MARKS)], size=6
         )
@@ -150,7 +156,7 @@ def explorer(table: pd.DataFrame, x: str, y: str, group: str) -> figure:
         legend=table[group].astype(str),
     )
     chart = _figure(420, name="explorer-chart")
-    data = ColumnDataSource(table, name="explorer")
+    data = _data(table, "explorer")
     dots = chart.scatter("x", "y", source=data, color="colour", size=9, alpha=0.75, legend_group="legend")
     tips = [
         ("run", "@run"),
