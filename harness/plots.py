@@ -60,6 +60,23 @@ def _some(table: pd.DataFrame, what: str) -> None:
         raise TilescopeError(f"nothing to draw: no {what}.")
 
 
+def _names(
+    ax: Axes, names: Sequence[str], x: Sequence[float], y: Sequence[float], line: float = 13, width: float = 90
+) -> None:
+    """Names beside points, moved down where they would lie on one another. line, width: of a name, in pixels."""
+    ax.figure.draw_without_rendering()  # so that the limits are known
+    placed: list[np.ndarray] = []
+    at = ax.transData.transform(np.column_stack([np.asarray(x, float), np.asarray(y, float)]))
+    for n in np.argsort(-at[:, 1], kind="stable"):
+        spot = at[n].copy()
+        for other in placed:
+            if abs(other[0] - spot[0]) < width and other[1] - line < spot[1]:
+                spot[1] = min(spot[1], other[1] - line)
+        placed.append(spot)
+        down = (spot[1] - at[n][1]) * 72 / ax.figure.dpi
+        ax.annotate(names[n], (x[n], y[n]), (7, down - 3), textcoords="offset points", fontsize=7.5)
+
+
 def ladder(table: pd.DataFrame, caption: str = "") -> Figure:
     """TFLOPS of every stage, a panel a size, with 95 % intervals and cuBLAS's share; libraries are grey.
 
@@ -124,16 +141,16 @@ def roofline(
         label = {"bound": "at most, by the largest bound", "measured": "measured"}[kind]
         if len(mine):
             ax.scatter(mine.intensity, mine.tflops, s=42, facecolors=face, edgecolors=BLUE, zorder=3, label=label)
-    for name, both in points.groupby("name"):
+    for _, both in points.groupby("name"):
         ax.plot(both.intensity, both.tflops, color=BLUE, lw=0.7, ls=":")
-        lowest = both.loc[both.tflops.idxmin()]
-        ax.annotate(name, (lowest.intensity, lowest.tflops), (5, -9), textcoords="offset points", fontsize=8)
     _plain(
         ax, xscale="log", yscale="log", xlabel="FLOP per byte that global loads move", ylabel="TFLOPS", title="Roofline"
     )
     ax.set_ylim(points.tflops.min() / 3, peak * 1.6)
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8, loc="lower right")
+    lowest = points.loc[points.groupby("name").tflops.idxmin()]
+    _names(ax, list(lowest.name), list(lowest.intensity), list(lowest.tflops))
     return figure
 
 
@@ -378,27 +395,14 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
         for row in mine.itertuples():
             if np.isfinite(row.measured):
                 ax.plot([row.reads] * 2, [100 * row.model, 100 * row.measured], color=colour, lw=0.8, ls=":")
-    for name, x, y in _apart(table.assign(y=100 * table.measured.fillna(table.model))):
-        ax.annotate(name, (x, y), (6, -3), textcoords="offset points", fontsize=7.5)
     ax.margins(x=0.25)
     _plain(
         ax, xlabel="registers read from the register file per multiply-add", ylabel="% of the FMA peak", ylim=(0, 112)
     )
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8, loc="lower left")
+    _names(ax, list(table.name), list(table.reads), list(100 * table.measured.fillna(table.model)))
     return figure
-
-
-def _apart(table: pd.DataFrame, near: float = 0.6, line: float = 4.0) -> list[tuple[str, float, float]]:
-    """(name, x, y) of labels, moved down where they would lie on one another."""
-    placed: list[tuple[str, float, float]] = []
-    for row in table.sort_values("y", ascending=False).itertuples():
-        y = row.y
-        for _, x, other in placed:
-            if abs(x - row.reads) < near and abs(other - y) < line:
-                y = other - line
-        placed.append((row.name, row.reads, y))
-    return placed
 
 
 def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
@@ -411,14 +415,13 @@ def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
     figure, (ax,) = _figure(8.5, 4.6, caption=caption)
     for (stage, mine), colour, mark in zip(table.groupby("stage", sort=False), CYCLE, MARKS, strict=False):
         ax.scatter(mine.occupancy, mine.tflops, color=colour, marker=mark, s=44, label=stage, zorder=3)
-        for row in mine.itertuples():
-            ax.annotate(row.tunables, (row.occupancy, row.tflops), (6, 2), textcoords="offset points", fontsize=6.5)
     _plain(
         ax, xlabel="theoretical occupancy, % of the warps an SM has room for", ylabel=f"TFLOPS, {what}", xlim=(0, 118)
     )
     ax.set_ylim(0, None)
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8)
+    _names(ax, list(table.tunables), list(table.occupancy), list(table.tflops))
     return figure
 
 

@@ -144,6 +144,12 @@ def all_claims(evidence: Evidence, size: int = 512) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def disputed(table: pd.DataFrame) -> pd.DataFrame:
+    """Of `all_claims`, those claims that hold for some metric and not for another, or for none; all their metrics."""
+    off = table[(table.simulated / table.claimed - 1).abs() > 1e-3]
+    return table[table.stage.isin(off.stage) & table.claim.isin(off.claim)]
+
+
 def conflicts(table: pd.DataFrame) -> tuple[str, str]:
     """(stage with the largest share of bank conflicts, the stage after it on the ladder with the least); of `ladder`.
 

@@ -216,6 +216,23 @@ def test_what_cannot_be_reported(run, folder, monkeypatch):
     assert not list(folder.glob(".*html*"))
 
 
+def test_what_was_measured_otherwise(run):
+    counted = {
+        "metric": "a__metric",
+        "launch": "main",
+        "simulated": 4.0,
+        "measured": 5.0,
+        "verdict": "differs",
+        "why": "nobody knows",
+    }
+    same = counted | {"metric": "b__metric", "measured": 4.0, "verdict": "equal"}
+    manifest = run.manifest | {"measured": {"totals": {}, "comparisons": [counted, same], "ncu": "2026.1"}}
+    page = render(htmlreport.single(record.Run(run.path, manifest)))
+    assert (
+        "Simulated against measured: 1 differs, 1 equal." in page and "nobody knows" in page and "b__metric" not in page
+    )
+
+
 def test_the_verb(run, folder, capsys):
     assert cli.main(["report", f"RUN={run.path}", f"OUT={folder / 'verb.html'}"]) == 0
     assert "Written to " in capsys.readouterr().out and (folder / "verb.html").stat().st_size > 1e6

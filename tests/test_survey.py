@@ -46,7 +46,7 @@ def test_what_follows_from_it(evidence, table):
 
 def test_register_reads(evidence, table):
     reads = survey.register_reads(evidence, table[table.stage == "tiled2d"]).set_index("name")
-    assert reads.reads["3 register reads"] == pytest.approx(3, abs=0.05) and reads.reads[
+    assert reads.reads["3 register reads"] == pytest.approx(3, abs=0.1) and reads.reads[
         "1 register read"
     ] == pytest.approx(1, abs=0.05)
     assert reads.model["3 register reads"] < 0.7 < reads.model["2 register reads"] <= 1
@@ -61,3 +61,5 @@ def test_variants(evidence):
 def test_claims(evidence):
     table = survey.all_claims(evidence, 256)
     assert {"tiled", "tiled2d"} <= set(table.stage) and all(math.isnan(x) for x in table.measured)
+    disputed = survey.disputed(table)
+    assert 0 < len(disputed) < len(table) and "a block has TILE x TILE threads" not in set(disputed.claim)

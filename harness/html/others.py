@@ -25,7 +25,7 @@ FOLDED = 250
 def several(name: str, runs: Sequence[Run]) -> Content:
     """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
     points = frames.points(runs)
-    sections = [_overall(runs, points), *_points(points)]
+    sections = [_overall(runs, points), *_tally(runs), *_points(points)]
     each = [folded(f"{r.id}  {_headline(r)}", _brief(r)) for r in runs[:FOLDED]]
     sections.append(Section("Runs", f"{len(runs)} in all; each unfolds", each))
     bad = [r for r in runs if r.manifest.get("ok") is False]
@@ -37,22 +37,11 @@ def several(name: str, runs: Sequence[Run]) -> Content:
 
 
 def _overall(runs: Sequence[Run], points: pd.DataFrame) -> Section:
-    """What the runs say together: claims by verdict, the fastest point, findings that several share."""
+    """What the runs say together: the fastest point, and findings that several share."""
     blocks = []
-    claims = [
-        (r.manifest["stage"], c)
-        for r in runs
-        for c in r.manifest.get("claims") or []
-        if isinstance(c, Mapping) and "says" in c and "stage" in r.manifest
-    ]
     if "tflops" in points and points.tflops.notna().any():
         best = points.loc[points.tflops.idxmax()]
         blocks.append(say(f"Fastest: {_point(best)} with {figure(best.tflops)} TFLOPS."))
-    if claims:
-        tally = pd.DataFrame(
-            [(s, c["says"], c["verdict"]) for s, c in claims], columns=["stage", "claim", "verdict"]
-        ).value_counts(sort=False)
-        blocks.append(table(["<stage", "<claim", "<verdict", "runs"], [(*key, n) for key, n in tally.items()]))
     found: dict[str, int] = {}
     for r in runs:
         for f in r.manifest.get("findings") or []:
@@ -62,6 +51,23 @@ def _overall(runs: Sequence[Run], points: pd.DataFrame) -> Section:
     items = [{"sentence": words, "remedy": "", "cost": f"{n} run{'s' if n > 1 else ''}"} for words, n in most]
     blocks.append({"kind": "findings", "found": items, "none": "No run has a finding."})
     return Section("Findings", "", blocks)
+
+
+def _tally(runs: Sequence[Run]) -> list[Section]:
+    """The stages' claims by verdict, and in how many runs."""
+    claims = [
+        (r.manifest["stage"], c)
+        for r in runs
+        for c in r.manifest.get("claims") or []
+        if isinstance(c, Mapping) and "says" in c and "stage" in r.manifest
+    ]
+    if not claims:
+        return []
+    tally = pd.DataFrame(
+        [(s, c["says"], c["verdict"]) for s, c in claims], columns=["stage", "claim", "verdict"]
+    ).value_counts(sort=False)
+    found = table(["<stage", "<claim", "<verdict", "runs"], [(*key, n) for key, n in tally.items()])
+    return [Section("What the articles claim", "in how many runs", [found])]
 
 
 def _point(row: Any) -> str:
@@ -84,7 +90,7 @@ def _points(points: pd.DataFrame) -> list[Section]:
     rows = []
     for row in points.to_dict("records"):
         words = [
-            frames.tunables(row[c]) if c == "tunables" else count(row[c]) if c in "mnk" else _yes(row[c]) for c in keys
+            frames.tunables(row[c]) if c == "tunables" else count(row[c]) if c in ("m", "n", "k") else _yes(row[c]) for c in keys
         ]
         rows.append([row["run"], *words, *(figure(row[c], 4) for c in metrics)])
     named = [f"{_title(c)}" for c in metrics]

@@ -218,7 +218,7 @@ def _text(run: Run, file: str) -> tuple[str | None, str]:
 
 def _counters(m: Mapping[str, Any]) -> list[dict[str, Any]]:
     simulated, counted = m.get("totals") or {}, (m.get("measured") or {}).get("totals") or {}
-    blocks = []
+    blocks = _unequal(m)
     for group, title in GROUPS.items():
         rows = []
         for name, metric in METRICS.items():
@@ -245,3 +245,12 @@ def _counters(m: Mapping[str, Any]) -> list[dict[str, Any]]:
                 )
             )
     return blocks
+
+
+def _unequal(m: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What Nsight Compute counted otherwise than the simulator, and why it may."""
+    found = [c for c in (m.get("measured") or {}).get("comparisons") or [] if c["verdict"] != "equal"]
+    rows = [
+        (c["metric"], c["launch"], figure(c["simulated"], 6), figure(c["measured"], 6), c["verdict"], c["why"]) for c in found
+    ]  # fmt: skip
+    return [table(["<not equal", "<launch", "simulated", "measured", "<", "<"], rows)] if rows else []
