@@ -502,6 +502,7 @@ def overview(profile: Profile, line: str) -> Figure:
         raise TilescopeError(f"no shared-memory access on a line that starts with {line!r}.")
     one = found[found.line == found.line.iloc[0]]
     figure, (left, right) = _figure(10, 4.2, 2)
+    figure.set_dpi(140)
     bank_map(left, one, f"Line {one.line.iloc[0]}, {one.opcode.iloc[0]}: {one.text.iloc[0]}")
     bounds(right, profile)
     figure.suptitle(caption(profile), fontsize=10)
