@@ -90,7 +90,8 @@ def _points(points: pd.DataFrame) -> list[Section]:
     rows = []
     for row in points.to_dict("records"):
         words = [
-            frames.tunables(row[c]) if c == "tunables" else count(row[c]) if c in ("m", "n", "k") else _yes(row[c]) for c in keys
+            frames.tunables(row[c]) if c == "tunables" else count(row[c]) if c in ("m", "n", "k") else _yes(row[c])
+            for c in keys
         ]
         rows.append([row["run"], *words, *(figure(row[c], 4) for c in metrics)])
     named = [f"{_title(c)}" for c in metrics]
