@@ -34,6 +34,7 @@ profile:  $(ts.base) ; $(ts.run) ## KERNEL= | what the hardware does with a stag
 verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too, with every check on
 sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with source lines
 show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
+report:   $(ts.base) ; $(ts.run) ## RUN= or NAME= | a recorded run or an experiment as one HTML page that works offline
 roofs:    $(ts.base) ; $(ts.run) ## [GPU=] | what this GPU's resources give at most, measured; bounds then use it
 ledger:   $(ts.base) ; $(ts.run) ## [OUT=] | every quantitative statement of the articles, with verdict and evidence
 bench:    $(ts.base) ; $(ts.run) ## | how long Tilescope itself takes on this machine; records the figures
@@ -54,6 +55,7 @@ lint: $(ts.base) ## | ruff: checks and format
 	@.venv/bin/python -m ruff check -q --output-format concise .
 	@.venv/bin/python -m ruff format -q --check --output-format concise .
 
+notebooks: $(ts.base) .venv/.ready-lab ; $(ts.run) ## [NAME=] | execute the notebooks of analysis/ on recorded data
 lab: $(ts.base) .venv/.ready-lab ## | JupyterLab in analysis/
 	@.venv/bin/python -m jupyterlab analysis
 

@@ -139,7 +139,7 @@ def set_up(root: Path, extra: str) -> None:
         start = time.monotonic()
         try:
             if extra == BASE:
-                say("Setting up .venv, once: about 210 MB to fetch, 0.7 GB on disk")
+                say("Setting up .venv, once: about 220 MB to fetch, 0.7 GB on disk")
                 say(
                     f"  Python {sys.version.split()[0]} ({sys.executable}), {next(c for c in facts.compilers if c.accepted)}"
                 )

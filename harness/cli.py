@@ -164,6 +164,33 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
+@verb(
+    Option("run", "run directory, or the id of a run"),
+    Option("name", "experiment, all of whose runs go into one page"),
+    Option("out", "file to write (default reports/RUN.html or reports/NAME.html)"),
+    bare="run",
+)  # fmt: skip
+def report(args: argparse.Namespace) -> int:
+    """A recorded run, or an experiment, as one HTML page that needs no network."""
+    from . import htmlreport
+
+    path = htmlreport.write(args.run, args.name, args.out)
+    _write(f"Written to {_shown(path)}\n")
+    return 0
+
+
+@verb(Option("name", "notebook whose number or name begins so (default: all)"), bare="name")
+def notebooks(args: argparse.Namespace) -> int:
+    """Execute the notebooks of analysis/ on recorded data, and keep what they show."""
+    from . import notebooks
+
+    with _progress() as progress:
+        done = notebooks.execute(args.name, progress=progress)
+    for notebook, seconds in done.items():
+        _write(f"{notebook}: {seconds:.1f} s\n")
+    return 0
+
+
 @verb(KERNEL, DEVICE, NVCC, bare="kernel", tunables=True)
 def sass(args: argparse.Namespace) -> int:
     """The machine code of a stage, with source lines."""

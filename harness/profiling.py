@@ -581,6 +581,7 @@ def _record(profile: Profile, path: Path) -> Path:
             "sass.txt": profile.binary.sass(),
             "kernel.cubin": portable_cubin(profile.binary),
             "profile.txt": report.render(profile),
+            **{Path(path).name: text for path, text in profile.binary.sources.items()},
             **(profile.measured.files() if profile.measured else {}),
         },
     )

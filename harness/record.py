@@ -7,7 +7,7 @@ A run is a directory that is written once, whole, and never changed:
     values.parquet     run, launch, metric, pc, value, unit, source; pc empty: a whole launch; launch empty: all of them
     samples.parquet    of what was timed: every sample; telemetry.parquet: clock, power and temperature meanwhile
     lines.parquet      binary, kernel, pc -> opcode, file, line, text
-    sass.txt, kernel.cubin, profile.txt and others, as the kind has them
+    sass.txt, kernel.cubin, profile.txt, the kernel's sources and others, as the kind has them
     checksums.sha256   of all of the above, as sha256sum -c reads it
 """
 

@@ -89,6 +89,7 @@ class Page:
             no_color=not colour,
             highlight=False,
             legacy_windows=False,
+            force_jupyter=False,
         )
 
     def text(self) -> str:

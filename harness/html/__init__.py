@@ -1,0 +1,1 @@
+"""Pages of recorded runs: harness.htmlreport writes them."""

@@ -1,0 +1,89 @@
+"""`make report`: recorded runs as one self-contained HTML page, with findings first, that works with no network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import record
+from .environment import ROOT, public
+from .errors import TilescopeError, nearest
+
+if TYPE_CHECKING:
+    from .html.page import Content
+    from .record import Run
+
+REPORTS = ROOT / "reports"
+EXPERIMENTS = ROOT / "experiments"
+
+
+def write(run: str | Path | None = None, name: str | None = None, out: str | Path | None = None) -> Path:
+    """Write the page of a run (directory or id), or of all runs of an experiment by its name; gives the page's path.
+
+    out: the file, by default reports/RUN.html or reports/NAME.html; a page there is replaced. Raises TilescopeError where
+    there is no such run or experiment, a run is damaged, or the page cannot be written.
+    """
+    from .html.page import render
+
+    if bool(run) == bool(name):
+        raise TilescopeError(
+            "report needs RUN or NAME, and not both.", "RUN= is a run directory or id, NAME= an experiment."
+        )
+    if run:
+        loaded = record.load(run)
+        content, stem = single(loaded), loaded.id
+    else:
+        content, stem = several(str(name), experiment(str(name))), str(name)
+    path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
+    return _save(path, render(content))
+
+
+def experiment(name: str) -> list[Run]:
+    """The runs of an experiment, oldest first. Raises TilescopeError if it has none."""
+    folder = EXPERIMENTS / name
+    known = sorted(p.parent.name for p in EXPERIMENTS.glob("*/experiment.toml")) if EXPERIMENTS.is_dir() else []
+    if "/" in name or not folder.is_dir():
+        raise TilescopeError(f"no experiment {name}.{nearest(name, known)}", f"Known: {', '.join(known) or 'none'}.")
+    found = sorted(folder.glob("runs/*/manifest.json"))
+    if not found:
+        raise TilescopeError(f"experiment {name} has no recorded run.", f"Run it: make experiment NAME={name}")
+    return [record.load(p.parent) for p in found]
+
+
+def single(run: Run) -> Content:
+    """The page of one run, by its kind; of a kind that has no page of its own, the points and values it holds."""
+    from .html import others, profiles, timings
+
+    pages = {
+        "profile": profiles.page, "ladder": timings.page, "time": timings.page, "roofs": others.roofs, "ledger": others.ledger,
+    }  # fmt: skip
+    return pages.get(run.manifest.get("kind", ""), others.other)(run)
+
+
+def several(name: str, runs: Sequence[Run]) -> Content:
+    """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
+    from .html import others
+
+    return others.several(name, runs)
+
+
+def _save(path: Path, page: str) -> Path:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        if path.is_dir():
+            raise TilescopeError(f"OUT={path} is a folder.", "Give the name of a file.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as e:
+        raise TilescopeError(
+            f"cannot write {public(path)}: {e.strerror or e}.", "Choose a writable file with OUT=."
+        ) from e
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return path

@@ -1,0 +1,297 @@
+"""The HTML page: what it says, that it asks nothing of the network, that a browser shows it, and how long it takes."""
+
+import html
+import re
+import shutil
+import subprocess
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness import cli, htmlreport, ledger, profiling, record
+from harness.errors import TilescopeError
+from harness.html.page import render
+
+BROWSER = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    profiling.profile("tiled2d", size=130, backend="sim", out=folder / "tiled2d")
+    return record.load(folder / "tiled2d")
+
+
+@pytest.fixture(scope="module")
+def page(run, folder):
+    return htmlreport.write(run.path, out=folder / "page.html")
+
+
+def timed(folder, name="ladder", **changes):
+    """A recorded ladder of two stages and cuBLAS at two sizes."""
+    points = []
+    for m in (512, 1024):
+        for stage, ms in (("naive", 0.2), ("tiled2d", 0.1), ("cublas", 0.04)):
+            points.append({
+                "stage": stage, "m": m, "n": m, "k": m, "backend": "cublas" if stage == "cublas" else "gpu", "ms": ms, "ms_lo": 0.99 * ms, "ms_hi": 1.01 * ms,
+                "tflops": 2e-9 * m**3 / ms, "ratio": 0.04 / ms, "ratio_lo": 0.039 / ms, "ratio_hi": 0.041 / ms, "roof_share": 0.1, "clock_mhz": 1980.0, "power_w": None,
+                "flags": ["throttled"] if stage == "naive" else [], "error": "0.01 of bound", "tunables": {}, "rival": "cublas", "rounds": 3,
+            } | changes)  # fmt: skip
+    manifest = {
+        "id": f"20260101T000000Z-{name}", "kind": "ladder", "gpu": "NVIDIA H200", "device": "h200", "ok": True, "points": points, "options": {"cold": True}, "warnings": ["it was warm"],
+    }  # fmt: skip
+    samples = pd.DataFrame(
+        [(f"{i}", p["stage"], p["m"], r, p["ms"] or 0.0) for i, p in enumerate(points) for r in range(3)],
+        columns=["run", "stage", "m", "round", "ms"],
+    )
+    runs = pd.DataFrame(
+        [{"run": f"{i}", "stage": p["stage"], "m": p["m"], "n": p["n"], "k": p["k"]} for i, p in enumerate(points)]
+    )
+    return record.write(folder / name, manifest, {"runs": runs, "samples": samples})
+
+
+class Loads(HTMLParser):
+    """What a page would fetch."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name in ("src", "srcset", "poster", "data", "action") or name == "href" and tag != "a":
+                self.found.append((tag, name, value))
+            if name == "style" and "url(" in (value or ""):
+                self.found.append((tag, name, value))
+
+
+def words(page):
+    """What a page says, its scripts and marks left out."""
+    text = re.sub(r"<(script|style).*?</\1>", "", Path(page).read_text(), flags=re.S)
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+
+
+def test_a_profile(page, run):
+    said = words(page)
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", page.read_text())
+    assert titles == [
+        "Findings",
+        "What was run",
+        "What the articles claim",
+        "What bounds it",
+        "Source",
+        "Counters",
+        "How it was made",
+    ]
+    for finding in run.manifest["findings"]:
+        assert finding["sentence"] in said and finding["remedy"] in said
+    assert (
+        "C is right" in said
+        and "NVIDIA H200 SXM (sm_90)" in said
+        and run.id in said
+        and run.manifest["binary"]["hashes"]["sass"] in said
+    )
+    for claim in run.manifest["claims"]:
+        assert claim["says"] in said and claim["verdict"] in said
+    assert "__shared__ float As[BM][BK];" in said  # the whole source, not only what has machine code
+    assert re.search(r"[0-9a-f]{5} +[\d,]+ +LDS", said)
+    assert "shared-memory passes that are bank conflicts" in said
+
+
+def test_it_asks_nothing_of_the_network(page, folder):
+    for p in (page, htmlreport.write(timed(folder, "offline"), out=folder / "offline.html")):
+        text = p.read_text()
+        assert Loads(text).found == [("link", "href", "data:,")]
+        style = "".join(re.findall(r"<style>(.*?)</style>", text, re.S))
+        assert "@import" not in style and "url(" not in style
+        assert p.stat().st_size < 2_000_000
+
+
+def test_no_path_of_this_machine(page, folder):
+    text = page.read_text()
+    assert str(folder) not in text and str(htmlreport.ROOT) not in text
+
+
+def test_a_ladder(folder):
+    said = words(htmlreport.write(timed(folder), out=folder / "ladder.html"))
+    assert "1,024 x 1,024 x 1,024: tiled2d is the fastest stage with 21.5 TFLOPS, 40 % of cuBLAS's speed." in said
+    assert "SLOWER" in said and "every C is right" in said and "throttled" in said and "Warning: it was warm" in said
+    bad = words(
+        htmlreport.write(
+            timed(folder, "bad", ms=None, tflops=None, ratio=None, fault="it hung", error="hung"),
+            out=folder / "bad.html",
+        )
+    )
+    assert "not all are right" in bad and "naive 512: hung" in bad and "Nothing was timed." in bad
+
+
+def test_roofs_ledger_and_what_has_no_page_of_its_own(folder):
+    roof = {
+        "name": "DRAM copy", "kernel": "k", "unit": "GB/s", "meaning": "from there to here", "value": 3823.0, "low": 3800.0, "high": 3830.0, "specified": 4800, "model": False,
+        "resource": "", "scale": 1.0, "clock_mhz": 1980.0, "cycles_mhz": 1980.0, "power_w": 1.0, "flags": [], "samples": [],
+    }  # fmt: skip
+    runs = pd.DataFrame(
+        [
+            {"run": "r", "stage": "naive", "m": 1},
+            {"run": "s", "stage": "tiled", "m": 2},
+            {"run": "t", "stage": "tiled", "m": 3},
+        ]
+    )
+    values = record.frame(
+        record.VALUES, [(r, None, "tflops", None, 1.5 + n, "TFLOPS", "timing") for n, r in enumerate("rst")]
+    )
+    path = record.write(
+        folder / "roofs", {"id": "r", "kind": "roofs", "gpu": "NVIDIA H200", "roofs": [roof]}, {"runs": runs}
+    )
+    said = words(htmlreport.write(path, out=folder / "r.html"))
+    assert "DRAM copy: 3,823 GB/s, 79.6 % of what the specification says." in said
+    table = pd.DataFrame(
+        [("k", "2D", "1", "a statement", "4", "does not hold", "m", "3", "sim", "", "why not")],
+        columns=list(ledger.COLUMNS),
+    )
+    path = record.write(
+        folder / "ledger", {"id": "l", "kind": "ledger", "device": "h200"}, {"runs": runs, "ledger": table}
+    )
+    said = words(htmlreport.write(path, out=folder / "l.html"))
+    assert "does not hold: 1 of 1 statements." in said and "a statement" in said
+    path = record.write(
+        folder / "other", {"id": "o", "kind": "tune", "findings": ["TILE=8 is best"]}, {"runs": runs, "values": values}
+    )
+    said = words(htmlreport.write(path, out=folder / "o.html"))
+    assert "TILE=8 is best" in said and "2.500" in said
+
+
+def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, monkeypatch):
+    copy = folder / "old"
+    shutil.copytree(run.path, copy)
+    (copy / "tiled2d.cu").unlink()
+    monkeypatch.setattr("harness.html.profiles.ROOT", folder)
+    said = words(htmlreport._save(folder / "old.html", render(htmlreport.single(record.Run(copy, run.manifest)))))
+    assert (
+        "Only lines with machine code" in said and "a[i] = As[ty * TM + i][k];" in said and "#pragma unroll" not in said
+    )
+
+
+def test_200_runs_in_ten_seconds(run, folder, monkeypatch):
+    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder)
+    for n in range(200):
+        shutil.copytree(run.path, folder / "many" / "runs" / f"{n:03}")
+    (folder / "many" / "experiment.toml").touch()
+    start = time.perf_counter()
+    page = htmlreport.write(name="many", out=folder / "many.html")
+    assert time.perf_counter() - start < 10
+    said = words(page)
+    assert "all runs ok" in said and "200 in all" in said and said.count(run.id) >= 200
+    assert page.stat().st_size < 5_000_000
+
+
+def test_what_cannot_be_reported(run, folder, monkeypatch):
+    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder / "experiments")
+    (folder / "experiments" / "traffic" / "runs").mkdir(parents=True)
+    (folder / "experiments" / "traffic" / "experiment.toml").touch()
+    for arguments, message in (
+        ({}, "RUN or NAME"),
+        ({"run": run.path, "name": "traffic"}, "not both"),
+        ({"run": folder / "nowhere"}, "no run"),
+        ({"name": "trafic"}, "Did you mean traffic"),
+        ({"name": "traffic"}, "has no recorded run"),
+        ({"run": run.path, "out": folder}, "is a folder"),
+        ({"run": run.path, "out": run.path / "manifest.json" / "x.html"}, "cannot write"),
+    ):
+        with pytest.raises(TilescopeError, match=message):
+            htmlreport.write(**arguments)
+    damaged = folder / "damaged"
+    shutil.copytree(run.path, damaged)
+    (damaged / "values.parquet").write_bytes(b"PAR1")
+    with pytest.raises(TilescopeError, match="damaged"):
+        htmlreport.write(damaged)
+    assert not list(folder.glob(".*html*"))
+
+
+def test_what_was_measured_otherwise(run):
+    counted = {
+        "metric": "a__metric",
+        "launch": "main",
+        "simulated": 4.0,
+        "measured": 5.0,
+        "verdict": "differs",
+        "why": "nobody knows",
+    }
+    same = counted | {"metric": "b__metric", "measured": 4.0, "verdict": "equal"}
+    manifest = run.manifest | {"measured": {"totals": {}, "comparisons": [counted, same], "ncu": "2026.1"}}
+    page = render(htmlreport.single(record.Run(run.path, manifest)))
+    assert (
+        "Simulated against measured: 1 differs, 1 equal." in page and "nobody knows" in page and "b__metric" not in page
+    )
+
+
+def test_the_verb(run, folder, capsys):
+    assert cli.main(["report", f"RUN={run.path}", f"OUT={folder / 'verb.html'}"]) == 0
+    assert "Written to " in capsys.readouterr().out and (folder / "verb.html").stat().st_size > 1e6
+    assert cli.main(["report"]) == 2 and "RUN or NAME" in capsys.readouterr().err
+
+
+def browse(page, *words):
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000", "--host-resolver-rules=MAP * ~NOTFOUND",
+               "--enable-logging=stderr", "--window-size=1200,2600", f"--user-data-dir={page.parent / 'browser'}", *words, f"file://{page}"]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
+
+
+CHECK = """<script>setTimeout(() => {
+  const list = document.querySelector("select[data-axis=y]");
+  let moved = "none";
+  if (list) {
+    const source = Bokeh.documents.map(d => d.get_model_by_name("explorer")).find(x => x);
+    list.value = "power_w"; list.dispatchEvent(new Event("change"));
+    moved = Array.from(source.data.y).join(" ");
+  }
+  const drawn = x => x.querySelector("canvas") || [...x.querySelectorAll("*")].some(y => y.shadowRoot && drawn(y.shadowRoot));
+  const plots = [...document.querySelectorAll("[data-root-id]")].filter(x => x.firstElementChild?.getBoundingClientRect().height > 80 && drawn(x));
+  const head = [...document.querySelectorAll("table.sortable th")].at(-1); head?.click();
+  document.body.dataset.seen = `${plots.length} plots; y ${moved}; last ${[...document.querySelectorAll("table.sortable td:first-child")].at(-1)?.textContent}`;
+}, 3000)</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+@pytest.mark.parametrize("kind", ["profile", "ladder", "points"])
+def test_a_browser_shows_it(kind, page, folder, request):
+    """In a real browser without network: every plot is drawn, the lists of axes and the tables' heads work, no error."""
+    if kind == "ladder":
+        page = htmlreport.write(timed(folder, "shown"), out=folder / "shown.html")
+    if kind == "points":
+        runs = pd.DataFrame({"run": list("rst"), "stage": ["naive", "tiled", "tiled"], "m": [1, 2, 3], "n": 1, "k": 1})
+        rows = [
+            (r, None, metric, None, v + n, "", "timing")
+            for n, r in enumerate("rst")
+            for metric, v in (("tflops", 1.5), ("power_w", 400.0))
+        ]
+        path = record.write(
+            folder / "points", {"id": "p", "kind": "tune"}, {"runs": runs, "values": record.frame(record.VALUES, rows)}
+        )
+        page = htmlreport.write(path, out=folder / "points.html")
+    plots = page.read_text().count("data-root-id=")
+    probed = folder / f"probed-{kind}.html"
+    probed.write_text(page.read_text().replace("</body>", CHECK))
+    done = browse(probed, "--dump-dom")
+    assert done.returncode == 0, done.stderr
+    seen = re.search(r'data-seen="(.*?)"', done.stdout)
+    assert seen and seen[1].startswith(f"{plots} plots") and plots >= 1, seen
+    assert not re.findall(r"CONSOLE.*(?:[Ee]rror|ERR_).*", done.stderr), done.stderr
+    if kind == "points":
+        assert "y 400 401 402" in seen[1] and "last r" in seen[1], seen
+    picture = folder / f"{kind}.png"
+    browse(page, f"--screenshot={picture}")
+    from matplotlib.image import imread
+
+    pixels = imread(picture)[..., :3]
+    assert pixels.shape[:2] == (2600, 1200)
+    blue = abs(pixels - [0, 0x72 / 255, 0xB2 / 255]).max(axis=2) < 0.03
+    assert blue.sum() > (60 if kind != "profile" else 20000), "no plot in the picture"
