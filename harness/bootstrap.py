@@ -22,9 +22,10 @@ from typing import IO, NoReturn
 
 HERE = Path(__file__).resolve().parent
 if __package__:
-    from . import preflight
+    from . import gpu_setup, preflight
 else:
     sys.path.append(str(HERE))  # at the end: the harness's module names must not hide the standard library's
+    import gpu_setup
     import preflight
 
 LOG = Path(".cache/setup.log")
@@ -147,6 +148,9 @@ def set_up(root: Path, extra: str) -> None:
             else:
                 say(f"Installing what `{extra}` needs into .venv, once")
             install(root, extra, file.fileno())
+            if extra == BASE and (gpu := gpu_setup.find()):
+                pins = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
+                gpu_setup.install(root, gpu, pins, say, gpu_setup.environment(), root / LOG)
             part = stamp.with_name(f"{stamp.name}.part")
             part.write_text(wanted)
             os.replace(part, stamp)

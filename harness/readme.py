@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import TilescopeError
 from .toolchain import ROOT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "analysis" / "pictures" / "tiled2d.png"
@@ -26,12 +30,35 @@ def fill(name: str, text: str, path: Path = README) -> None:
         path.write_text(changed)
 
 
+BOUNDS = ROOT / "profiles/recorded/h200/bounds_4096.csv"
+
+
+def bound_and_time(size: int = 4096) -> pd.DataFrame:
+    """Of every stage on the recorded H200: the bottleneck, its bound and the measured time in ms, and their ratio."""
+    from . import survey
+    from .ledger import Evidence
+
+    table = survey.ladder(Evidence("h200"), size)
+    table = table.assign(bound_ms=2e-9 * size**3 / table.attainable, measured_ms=table.ms)
+    table["measured_over_bound"] = table.measured_ms / table.bound_ms
+    return table[["stage", "bottleneck", "bound_ms", "measured_ms", "measured_over_bound"]]
+
+
 def refresh() -> None:
-    """Write the printed profile and the picture of README's first command."""
+    """Write the printed profile and the picture of README's first command, and bounds beside recorded times."""
     from . import plots, profiling, report
 
     profile = profiling.profile("tiled2d", record=False)
     fill("profile", f"```text\n{report.render(profile)}```")
+    table = bound_and_time()
+    table.to_csv(BOUNDS, index=False, float_format="%.4g")
+    rows = "\n".join(
+        f"| `{r.stage}` | {r.bottleneck} | {r.bound_ms:.3g} | {r.measured_ms:.4g} | {r.measured_over_bound:.2f} |"
+        for r in table.itertuples()
+    )
+    fill(
+        "bounds", f"| | bottleneck | at least, ms | measured, ms | measured / bound |\n|---|---|---:|---:|---:|\n{rows}"
+    )
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     plots.overview(profile, line="a[i] = As").savefig(PICTURE)
     fill("picture", f"![Which banks a warp reads, and what bounds tiled2d]({PICTURE.relative_to(ROOT)})")

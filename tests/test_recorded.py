@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 import harness
-from harness import agreement, bounds, device, metrics, roofs, sim, stage, toolchain
+from harness import agreement, bounds, device, metrics, readme, roofs, sim, stage, toolchain
 from harness.ncu import reading
 from harness.problem import Problem
 
@@ -101,3 +102,12 @@ def test_the_bound_is_below_the_measured_time(path):
     values = r.run.values
     measured = values[(values.source == "timing") & (values.metric == "time_ms")].value.item()
     assert bounds.bottleneck(found).seconds * 1e3 <= measured
+
+
+def test_bounds_and_times_at_4096():
+    """No stage is faster than its bound, and the file says what is computed now."""
+    table = readme.bound_and_time()
+    assert list(table.stage) == stage.names() and (table.measured_over_bound >= 1).all()
+    kept = pd.read_csv(readme.BOUNDS)
+    assert kept.stage.tolist() == table.stage.tolist() and kept.bottleneck.tolist() == table.bottleneck.tolist()
+    assert kept.measured_over_bound.to_numpy() == pytest.approx(table.measured_over_bound.to_numpy(), rel=1e-3)
