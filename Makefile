@@ -27,6 +27,7 @@ endif
 ts.python := $(if $(filter command,$(origin PYTHON)),$(value PYTHON))
 ts.redo := $(if $(ts.python),ts.always,$(shell [ -x .venv/bin/python ] || echo ts.always))
 ts.base := .venv/.ready-dev
+ts.scale := $(if $(filter WORKERS SCHEDULER,$(ts.given)),.venv/.ready-scale)
 ts.run = @.venv/bin/python -m harness $@ $(ts.words)
 
 list:     $(ts.base) ; $(ts.run) ## | the ladder: every stage, one line each
@@ -45,6 +46,10 @@ doctor:   $(ts.base) ; $(ts.run) ## | what works on this machine, what does not,
 time:     $(ts.base) ; $(ts.run) ## KERNEL= [AGAINST=] | a stage's time beside cuBLAS's or another stage's (GPU)
 ladder:   $(ts.base) ; $(ts.run) ## [SIZES=] | every stage and cuBLAS in one table, in README too (GPU)
 compare:  $(ts.base) ; $(ts.run) ## A= B= | which stages are faster or slower in run B than in run A
+experiment: $(ts.base) $(ts.scale) ; $(ts.run) ## [NAME=] [WORKERS=] | measure an experiment of experiments/, or list them; goes on after a kill
+reproduce: $(ts.base) $(ts.scale) ; $(ts.run) ## EXP= | measure a recorded run of an experiment again; says what differs
+index:    $(ts.base) ; $(ts.run) ## | every recorded run in one table
+trace:    $(ts.base) ; $(ts.run) ## KERNEL= [TILE=] [SIZE=] | one block, phase by phase: loads, shared tiles, partial sums
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"
 
@@ -77,7 +82,7 @@ help: ## | this list
 	@echo 'SIZE, or M N K; ALPHA BETA SEED; DEVICE=h200, h100, a100, rtx4090, ...; BACKEND=auto, sim, gpu; NVCC; OUT; JSON;'
 	@echo 'any other is a tunable of the stage (TILE=16). All options of a verb: .venv/bin/python -m harness VERB --help'
 
-.venv/.ready-dev .venv/.ready-lab: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
+.venv/.ready-dev .venv/.ready-lab .venv/.ready-scale: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
 	@sh harness/bootstrap.sh '$(subst ','\'',$(ts.python))' $*
 
 .PHONY: ts.always $(shell sed -n 's/^\([a-z][a-z-]*\):.* ## .*/\1/p' Makefile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ TARGETS = {
     "list": 0.4,
     "memory": 2048.0,
     "one core": 1.5,
+    "index": 2.0,
 }
 """What is asked for, in the unit of the figure: seconds, MiB, 1e9 thread instructions a second (the last one at least)."""
 ARCH = 90
@@ -77,7 +79,7 @@ def run(
     run_id = records.new_id("bench", tuple(sizes))
     path = records.destination(out, "bench", run_id)
     names = stages.names()
-    steps = len(names) * (len(sizes) + 1) + 4
+    steps = len(names) * (len(sizes) + 1) + 5
     figures: list[Figure] = []
     step = 0
 
@@ -100,6 +102,7 @@ def run(
             if n == max(sizes):
                 figures.append(_below(f"peak memory, {name}, {n:,}^3", peak, "MiB", TARGETS["memory"]))
     figures += _throughput(doing)
+    figures += _index(doing)
     result = Bench(figures, environment.cpu(), environment.cores())
     result.path = _record(result, run_id, path, started)
     return result
@@ -143,6 +146,32 @@ def _throughput(doing: Callable[[str], None]) -> Iterator[Figure]:
             yield Figure(what, rate, unit, f"at least {TARGETS['one core']:g} {unit}", rate >= TARGETS["one core"])
         else:
             yield Figure(what, rate, unit)
+
+
+def _index(doing: Callable[[str], None]) -> Iterator[Figure]:
+    """Seconds to list 10,000 points: of 100 runs of an experiment, run by run and point by point."""
+    import pandas as pd
+
+    from . import indexing
+
+    doing("index of 10,000 points")
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
+        root = Path(folder)
+        for number in range(100):
+            rows = [{"run": f"{number}/{n}", "kind": "experiment", "experiment": "x", "stage": "tiled2d", "m": n, "n": n, "k": n,
+                     "tunables": '{"BM": 64}', "device": "h200", "backend": "sim", "ok": True, "started": f"{number}"} for n in range(100)]  # fmt: skip
+            manifest = {
+                "id": f"{number}",
+                "kind": "experiment",
+                "experiment": "x",
+                "points": 100,
+                "started": f"{number}",
+            }
+            records.write(root / f"experiments/x/runs/{number}", manifest, {"runs": pd.DataFrame(rows)})
+        for what, points in (("index, 100 runs", False), ("index, 10,000 points", True)):
+            start = time.perf_counter()
+            indexing.index(points=points, root=root)
+            yield _below(what, time.perf_counter() - start, "s", TARGETS["index"])
 
 
 def _record(result: Bench, run_id: str, path: Path, started: float) -> Path:

@@ -502,6 +502,138 @@ def ledger(args: argparse.Namespace) -> int:
     return 0
 
 
+EXPERIMENT = (
+    GPU, NVCC,
+    Option("workers", "processes to spread the points over; on a GPU backend one for each GPU", integer, 0),
+    Option("scheduler", "address of a Dask cluster to spread the points over: tcp://HOST:PORT"),
+    Option("out", "run directory to write (default: beside the experiment)"),
+    JSON,
+)  # fmt: skip
+
+
+@verb(
+    Option("name", "an experiment in experiments/, or a path to its folder; without it, those there are"),
+    Option("backend", "auto, sim or gpu", one_of("auto", "sim", "gpu"), "auto"),
+    Option("fresh", "yes: measure what is known already, too", one_of("yes", "no"), "no"),
+    *EXPERIMENT, bare="name",
+)  # fmt: skip
+def experiment(args: argparse.Namespace) -> int:
+    """Measure every point of an experiment; goes on where a killed one stopped, skips what is known."""
+    from . import definition, experiment_report, experiments
+
+    output = _Output(args.json)
+    if not args.name:
+        found = [definition.load(name) for name in definition.names()]
+        if args.json:
+            output.json([{"experiment": d.name, "question": d.question, "backends": d.backends} for d in found])
+        width = max((len(d.name) for d in found), default=0)
+        output.text("".join(f"{d.name:{width}}  {d.question}\n" for d in found))
+        return 0
+    with _progress() as progress, _kept():
+        result = experiments.experiment(
+            args.name, backend=args.backend, fresh=args.fresh == "yes", gpu=args.gpu, nvcc=args.nvcc, workers=args.workers,
+            scheduler=args.scheduler, out=args.out, progress=progress,
+        )  # fmt: skip
+    if args.json:
+        output.json(result.to_json())
+    output.text(experiment_report.render(result, **_terminal()))
+    if result.path:
+        known = len(result.taken) - result.taken.count("measured")
+        said = f"; {known} of {len(result.taken)} points were known" if known and result.started else ""
+        output.text(
+            f"Recorded in {_shown(result.path)}{said}\n"
+            if result.started
+            else f"Nothing new to measure: all is in {_shown(result.path)}\n"
+        )
+    if result.troubles:
+        raise TilescopeError(
+            f"{len(result.troubles)} of {len(result.points)} points could not be measured: {next(iter(result.troubles.values()))}",
+            "The others are recorded; the same command measures those that are missing.",
+        )
+    return 0 if result.ok else 1
+
+
+@verb(
+    Option("exp", "directory or id of a run of an experiment"),
+    Option("backend", "sim repeats what was simulated of a run on a GPU (default: the run's)", one_of("sim", "gpu")),
+    *EXPERIMENT, bare="exp",
+)  # fmt: skip
+def reproduce(args: argparse.Namespace) -> int:
+    """Measure a recorded run of an experiment again and say what differs; 1 where a claim no longer holds."""
+    from . import experiment_report, reproduction
+
+    output = _Output(args.json)
+    run = required(args.exp, "reproduce", "EXP")
+    with _progress() as progress, _kept():
+        result = reproduction.reproduce(
+            run, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, workers=args.workers, scheduler=args.scheduler, out=args.out,
+            progress=progress,
+        )  # fmt: skip
+    if args.json:
+        output.json(result.to_json())
+    output.text(experiment_report.render_reproduction(result, **_terminal()))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0 if result.ok else 1
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Says on Ctrl-C what happens to the points that are finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Finished points are kept: the same command goes on from there.", file=sys.stderr)
+        raise
+
+
+@verb(
+    Option("points", "yes: a row a point, not a row a run", one_of("yes", "no"), "no"),
+    Option("csv", "write the whole table to this file"),
+    JSON,
+)
+def index(args: argparse.Namespace) -> int:
+    """Every recorded run, under profiles/ and experiments/, in one table."""
+    from . import experiment_report, indexing
+
+    output = _Output(args.json)
+    table = indexing.index(points=args.points == "yes")
+    if args.csv:
+        try:
+            table.to_csv(args.csv, index=False)
+        except OSError as e:
+            raise TilescopeError(f"cannot write CSV={args.csv}: {e.strerror}.") from e
+    if args.json:
+        output.json(table.astype(object).where(table.notna(), None).to_dict("records"))
+    output.text(experiment_report.render_index(table, **_terminal()))
+    return 0
+
+
+@verb(
+    KERNEL, *PROBLEM,
+    Option("block", "number of the block to trace, x first", integer, 0),
+    DEVICE, NVCC, JSON, bare="kernel", tunables=True,
+)  # fmt: skip
+def trace(args: argparse.Namespace) -> int:
+    """One block, phase by phase: what each thread loads, the shared tiles, every partial sum. SIZE is 4 unless given."""
+    from . import sim, tracing
+
+    kernel = required(args.kernel, "trace")
+    output = _Output(args.json)
+    if not any(getattr(args, name) is not None for name in ("size", "m", "n", "k")):
+        args.size = tracing.SIZE
+    chosen = tunables(args, kernel, "trace")
+    try:
+        result = tracing.trace(kernel, _problem(args), block=args.block, device=args.device, nvcc=args.nvcc, **chosen)
+    except sim.Fault as fault:
+        output.text(f"{fault}\n")
+        return 1
+    if args.json:
+        output.json(result.to_json())
+    output.text(tracing.render(result))
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     _open_standard_streams()

@@ -73,6 +73,14 @@ def git() -> dict | None:
     return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
 
 
+def diff() -> str:
+    """What the checkout differs in from its commit, recorded runs left out; nothing outside a checkout."""
+    where = ("--", ".", ":(exclude)profiles", ":(exclude)experiments/*/runs/*")
+    found = _git("diff", "HEAD", "--no-color", *where) or ""
+    new = (_git("ls-files", "--others", "--exclude-standard", *where) or "").splitlines()
+    return found + "".join(f"not tracked: {name}\n" for name in new)
+
+
 def _git(*words: str) -> str | None:
     if not (ROOT / ".git").exists():
         return None

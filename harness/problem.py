@@ -27,6 +27,10 @@ SERIAL = 2**18
 """Products m*n*k that a BLAS computes without starting threads, which cost more than they save there."""
 
 
+class TooLarge(TilescopeError):
+    """A problem that does not fit into this machine's memory, though it may into another's."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """C[m, n] = alpha * A[m, k] @ B[k, n] + beta * C[m, n], row-major, fp32.
@@ -86,7 +90,7 @@ class Problem:
                 )
         need, have = self.memory, _available_memory()
         if need > have:
-            raise TilescopeError(
+            raise TooLarge(
                 f"the problem {self} needs up to {need / 2**30:.1f} GiB of memory; {have / 2**30:.1f} GiB are free.",
                 "Choose a smaller size.",
             )

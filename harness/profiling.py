@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -202,20 +203,7 @@ class Profile:
     @cached_property
     def lines(self) -> pd.DataFrame:
         """The machine code, each instruction with its source line: what a run records, columns of record.LINES."""
-        rows = [
-            (
-                k.hash,
-                k.name,
-                i.pc,
-                i.opcode,
-                environment.public(i.file),
-                i.line,
-                self.binary.source_line(i.file, i.line),
-            )
-            for k in self.binary.kernels.values()
-            for i in k.instructions
-        ]
-        return records.frame(records.LINES, rows)
+        return instructions(self.binary)
 
     def to_json(self) -> dict[str, Any]:
         """The profile as JSON can hold it; NaN becomes null."""
@@ -485,6 +473,16 @@ def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc
     return metrics.totals([_measured(x, problem, device).metrics for x in done.launches], device)
 
 
+def instructions(binary: Binary) -> pd.DataFrame:
+    """The machine code of a binary, each instruction with its source line: columns of record.LINES."""
+    rows = [
+        (k.hash, k.name, i.pc, i.opcode, environment.public(i.file), i.line, binary.source_line(i.file, i.line))
+        for k in binary.kernels.values()
+        for i in k.instructions
+    ]
+    return records.frame(records.LINES, rows)
+
+
 def _per_pc(part: LaunchProfile) -> pd.DataFrame:
     """The counts of a launch in long form; zeros are left out."""
     names = {column: name for column, (name, _) in PER_PC.items()}
@@ -499,12 +497,16 @@ def _bounds_json(found: list[bounds.Bound]) -> dict[str, Any]:
 
 
 def portable_cubin(binary: Binary) -> bytes:
-    """The cubin with the folders of its sources blotted out of the line table, byte for byte as long."""
+    """The cubin with the folders of its line table blotted out, those of CUDA's own headers too, byte for byte as long."""
     code = binary.cubin
     for folder in sorted({str(Path(path).parent).encode() for path in binary.sources}, key=len, reverse=True):
         if len(folder) > 1:
-            code = code.replace(folder, b"." + b"/" * (len(folder) - 1))
-    return code
+            code = code.replace(folder, _blot(folder))
+    return re.sub(rb"(?<=[\0\1])/[\w.+@~ -]+/[\w.+@~ /-]+(?=\0)", lambda m: _blot(m[0]), code)
+
+
+def _blot(folder: bytes) -> bytes:
+    return b"." + b"/" * (len(folder) - 1)
 
 
 def _binary_json(binary: Binary, device: Device) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import platform
+import subprocess
 from pathlib import Path
 
 from harness import environment
@@ -44,3 +45,27 @@ def test_no_git(monkeypatch):
 def test_public_paths():
     assert environment.public(environment.ROOT / "kernels/tiled.cu") == "kernels/tiled.cu"
     assert environment.public("/home/someone/mine.cu") == "mine.cu"
+
+
+def test_the_diff_leaves_recorded_runs_out(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(
+            ["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", *words],
+            check=True,
+            capture_output=True,
+        )
+
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.diff() == ""
+    git("init", "-q")
+    for name in ("a.py", "experiments/x/runs/1/manifest.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    git("add", "-A")
+    git("commit", "-qm", "x")
+    assert environment.diff() == ""
+    for name in ("a.py", "experiments/x/runs/1/manifest.json", "b.py", "experiments/x/runs/2", "profiles/y"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("2\n")
+    assert "+2" in environment.diff() and environment.diff().endswith("not tracked: b.py\n")
+    assert "runs" not in environment.diff() and "profiles" not in environment.diff()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -232,3 +234,12 @@ def test_repr_is_short_and_print_shows_all(ragged):
     assert len(repr(ragged)) < 120 and "ok" in repr(ragged)
     assert "FINDINGS" in str(ragged)
     assert len(repr(harness.load(ragged.path))) < 200
+
+
+def test_a_recorded_cubin_says_nothing_of_the_machine_it_was_compiled_on():
+    for stage in stages.ladder():
+        binary = toolchain.compile(stage, stage.configure(), 90)
+        code = profiling.portable_cubin(binary)
+        assert len(code) == len(binary.cubin) and toolchain.machine_code_hash(code) == binary.hash
+        for told in (sys.prefix, str(stages.KERNELS), tempfile.gettempdir() + "/", "site-packages"):
+            assert told.encode() not in code, (stage.name, told)

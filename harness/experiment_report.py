@@ -1,0 +1,186 @@
+"""What an experiment, a reproduction and an index look like in print."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from .expectations import UNCHECKED, Measured, Verdict, meaning
+from .report import WIDTH, Page, short
+
+if TYPE_CHECKING:
+    from .experiments import Experiment
+    from .reproduction import Reproduction
+
+ROWS = 60
+"""Points shown of a long table; all are in points.csv."""
+LISTED = 200
+"""Lines of an index that are printed."""
+
+
+def render(e: Experiment, width: int = WIDTH, colour: bool = False) -> str:
+    """An experiment as text: the question, the answer in claims, the table."""
+    page = Page(width, colour)
+    page.say(f"{e.definition.name}: {e.definition.question}", style="bold")
+    where = ", ".join(sorted({row["device"] for row in e.rows}))
+    page.say(f"{len(e.points)} points, BACKEND={e.backend}, {where}")
+    _claims(page, e.claims)
+    if e.definition.metrics:
+        page.section("Points", "by source: sim simulated, ncu counted, timing measured")
+        _table(page, e.table, _varied(e.measured))
+    faults = [row | m.row for row, m in zip(e.rows, e.measurements, strict=True) if m.row.get("fault_kind")]
+    if faults:
+        page.section("Faults", "where the simulator stopped the kernel")
+        for row in faults:
+            where = (
+                f" at {row['fault_file']}:{row['fault_line']} (block {row['fault_block']}, thread {row['fault_thread']}):"
+                f" {row['fault_text']}"
+            )
+            page.say(
+                f"{row['stage']} {_tunables(row)}: {row['fault_kind']}: {row['fault']}{where if row['fault_file'] else ''}"
+            )
+    if e.troubles:
+        page.section("Not measured")
+        for point, why in e.troubles.items():
+            page.say(f"{point}: {why}", style="yellow")
+    return page.text()
+
+
+def _tunables(row: dict) -> str:
+    return " ".join(f"{k}={v}" for k, v in json.loads(row["tunables"]).items()) + f" at {row['m']}"
+
+
+def _claims(page: Page, claims: Sequence[Verdict]) -> None:
+    if not claims:
+        return
+    page.section("Claims", "as the definition states them")
+    for c in claims:
+        style = "" if c.verdict == UNCHECKED else "green" if c.holds else "yellow"
+        note = "" if not c.surprise else "  (NOT as expected)"
+        where = f"  ({c.article})" if c.article else ""
+        page.say(f"{c.verdict}: {c.says}{where}{note}", style="bold red" if c.surprise else style)
+        if c.readings:
+            page.say(f"    {c.metric}{f' [{c.source}]' if c.source else ''}: {_readings(c)}")
+        if c.why:
+            page.say(f"    {c.why}", style="dim")
+
+
+def _readings(c: Verdict) -> str:
+    worst = c.worst
+    assert worst is not None
+    words = f"{short(worst.value)} for {worst.point}, claimed {short(worst.expected)}"
+    if len(c.readings) == 1:
+        return words
+    agree = sum(r.holds for r in c.readings)
+    if agree == len(c.readings):
+        return f"all {agree} points agree; {words}"
+    return f"{agree} of {len(c.readings)} points agree; furthest off: {words}"
+
+
+def _varied(points: Sequence[Measured]) -> list[str]:
+    """The tunables of each point that are not the same in all points of its stage."""
+    values: dict[tuple[str, str], set[int]] = {}
+    for p in points:
+        for name, value in p.tunables.items():
+            values.setdefault((p.stage, name), set()).add(value)
+    return [" ".join(f"{k}={v}" for k, v in p.tunables.items() if len(values[p.stage, k]) > 1) for p in points]
+
+
+def _table(page: Page, table: pd.DataFrame, tunables: Sequence[str]) -> None:
+    shown = table.assign(tunables=list(tunables))
+    square = (shown.m == shown.n) & (shown.n == shown.k)
+    shown.insert(
+        2,
+        "size",
+        [f"{m}" if s else f"{m}x{n}x{k}" for m, n, k, s in zip(shown.m, shown.n, shown.k, square, strict=True)],
+    )
+    constant = [
+        c for c in ("tunables", "device") if shown[c].nunique() <= 1 and (c == "device" or not shown[c].iloc[0])
+    ]
+    shown = shown.drop(columns=["m", "n", "k", *constant])
+    numbers = [c for c in shown if c not in ("stage", "tunables", "device", "size")]
+    rows = [
+        [*(str(r[c]) for c in shown if c not in numbers), *("" if pd.isna(r[c]) else short(r[c]) for c in numbers)]
+        for r in shown.to_dict("records")
+    ]
+    keys = {c: f"({chr(97 + i)})" for i, c in enumerate(numbers)}
+    page.table([*(f"<{c}" for c in shown if c not in numbers), *keys.values()], rows[:ROWS])
+    if len(rows) > ROWS:
+        page.say(f"and {len(rows) - ROWS} more points in points.csv", style="dim")
+    for column, letter in keys.items():
+        unit, what = meaning(column.split(" [")[0])
+        page.say(f"{letter} {column}: {what}{f', {unit}' if unit else ''}", style="dim")
+
+
+def render_reproduction(r: Reproduction, width: int = WIDTH, colour: bool = False) -> str:
+    """What differs between a recorded run and its repetition."""
+    page = Page(width, colour)
+    page.say(f"{r.experiment}: {r.again} repeats {r.recorded}", style="bold")
+    page.section("Environment")
+    for what, a, b in r.environment:
+        page.say(f"{what}: {a or 'none'} then, {b or 'none'} now")
+    if not r.environment:
+        page.say("as it was")
+    page.section("Machine code")
+    page.say(f"{r.same_code} of {r.points} points run the same instructions")
+    for point in r.other_code:
+        page.say(f"other machine code: {point}", style="yellow")
+    page.section("Counters", "must be equal where the machine code is")
+    page.say(f"{r.equal:,} values equal, {len(r.different):,} different")
+    for d in r.different[:ROWS]:
+        page.say(
+            f"{d.point}: {d.metric} [{d.source}] {short(d.then)} then, {short(d.now)} now",
+            style="bold red" if d.broken else "yellow",
+        )
+    if r.times:
+        page.section("Times", "then over now: above 1 is faster now; 95 % interval")
+        for t in r.times:
+            page.say(f"{t.verdict}: {t.point}: {t.ratio:.3f} [{t.lo:.3f}, {t.hi:.3f}]  {t.note}".rstrip())
+    page.section("Claims")
+    for c in r.claims:
+        words = f"{c.now}: {c.says}" if c.then == c.now else f"{c.then} then, {c.now} now: {c.says}"
+        page.say(words, style="bold red" if c.lost else "" if c.then == c.now else "yellow")
+    if not r.claims:
+        page.say("the definition has none")
+    page.section("Result")
+    page.say("reproduced" if r.ok else f"NOT reproduced: {r.why}", style="bold green" if r.ok else "bold red")
+    return page.text()
+
+
+def render_index(table: pd.DataFrame, width: int = WIDTH, colour: bool = False) -> str:
+    """Every run, or every point, a line each, the newest last."""
+    page = Page(width, colour)
+    wanted = [
+        "started",
+        "kind",
+        "what",
+        "experiment",
+        "stage",
+        "tunables",
+        "m",
+        "n",
+        "k",
+        "device",
+        "backend",
+        "points",
+        "ok",
+        "run",
+    ]
+    columns = [c for c in wanted if c in table]
+    rows = [[_cell(row[c]) for c in columns] for row in table.tail(LISTED).to_dict("records")]
+    if len(table) > LISTED:
+        page.say(f"{len(table) - LISTED:,} older ones are left out here; CSV= writes all of them", style="dim")
+    page.table([f"<{c}" for c in columns], rows)
+    return page.text()
+
+
+def _cell(value: object) -> str:
+    if value is None or value is pd.NA or isinstance(value, float) and math.isnan(value):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return str(value)

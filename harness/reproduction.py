@@ -1,0 +1,215 @@
+"""`make reproduce EXP=RUN`: measure a recorded run of an experiment again, and say what differs.
+
+Counters must be equal wherever the machine code is. Times are compared from their raw samples. The repetition is a run of its
+own beside the recorded one, whose manifest names what it repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import agreement, experiments, statistics
+from . import record as records
+from .comparison import DOUBTFUL
+from .errors import TilescopeError
+from .expectations import HOLDS
+from .experiments import Experiment, Progress
+from .measuring import Measurement
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that is not what it was. broken: it had to be, as the machine code is the same and the source counts exactly."""
+
+    point: str
+    metric: str
+    source: str
+    then: float
+    now: float
+    broken: bool
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A point's time then over its time now, with its interval and verdict; note: flags that speak against it."""
+
+    point: str
+    ratio: float
+    lo: float
+    hi: float
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A claim's verdict then and now."""
+
+    says: str
+    then: str
+    now: str
+
+    @property
+    def lost(self) -> bool:
+        """It held and was found not to hold any more."""
+        return self.then == HOLDS and self.now != HOLDS
+
+
+@dataclass
+class Reproduction:
+    """A recorded run beside its repetition.
+
+    environment  (what, then, now) of what differs
+    same_code    points that ran the same instructions; other_code: the others, in words
+    equal        values that are equal; different: those that are not
+    """
+
+    experiment: str
+    recorded: str
+    again: str
+    points: int
+    environment: list[tuple[str, str, str]] = field(default_factory=list)
+    same_code: int = 0
+    other_code: list[str] = field(default_factory=list)
+    equal: int = 0
+    different: list[Difference] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
+    claims: list[Claimed] = field(default_factory=list)
+    troubles: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def why(self) -> str:
+        """Why it is not reproduced, or nothing."""
+        lost = [c.says for c in self.claims if c.lost]
+        broken = sum(d.broken for d in self.different)
+        words = [f"no longer holds: {x}" for x in lost]
+        if broken:
+            words.append(f"{broken:,} counters differ although the machine code is the same")
+        if self.troubles:
+            words.append(f"{len(self.troubles)} points could not be measured")
+        return "; ".join(words)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every claim that held still holds, and every counter that had to be equal is."""
+        return not self.why
+
+    def __str__(self) -> str:
+        from . import experiment_report
+
+        return experiment_report.render_reproduction(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return records.plain(
+            asdict(self) | {"ok": self.ok, "why": self.why, "path": str(self.path) if self.path else None}
+        )
+
+
+def reproduce(
+    run: str | Path,
+    *,
+    backend: str | None = None,
+    gpu: str | int | None = None,
+    nvcc: str | None = None,
+    workers: int = 0,
+    scheduler: str | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Reproduction:
+    """Measure every point of a recorded run anew and compare. backend: the recorded one; 'sim' repeats what was simulated of a
+    run on a GPU.
+
+    Raises TilescopeError where the run is damaged, no experiment, made by a newer version, or needs a GPU that is not here.
+    """
+    recorded = records.load(run)
+    before = experiments.loaded(recorded)
+    definition = before.definition
+    chosen = backend or before.backend
+    try:
+        experiments.choose(definition, chosen, scheduler)
+    except TilescopeError as e:
+        remedy = "BACKEND=sim repeats what was simulated." if "sim" in definition.backends else e.remedy
+        raise TilescopeError(e.what, remedy) from e
+    points = before.points
+    if chosen == "sim" and before.backend == "gpu":
+        points = definition.points("sim")
+    again = experiments.run(
+        definition, chosen, points, fresh=True, reproduces=recorded.id, gpu=gpu, nvcc=nvcc, workers=workers, scheduler=scheduler,
+        out=out, progress=progress,
+    )  # fmt: skip
+    assert again.path is not None
+    return compare(recorded, records.load(again.path, check=False), before, again)
+
+
+def compare(
+    recorded: records.Run, repeated: records.Run, before: Experiment | None = None, again: Experiment | None = None
+) -> Reproduction:
+    """A recorded run beside another run of the same experiment."""
+    before, again = before or experiments.loaded(recorded), again or experiments.loaded(repeated)
+    found = Reproduction(
+        before.definition.name, before.id, again.id, len(again.points), list(_environment(recorded.manifest, repeated.manifest)),
+        troubles=again.troubles, path=repeated.path,
+    )  # fmt: skip
+    then = {_place(p): n for n, p in enumerate(before.points)}
+    for n, point in enumerate(again.points):
+        at = then.get(_place(point))
+        if at is None:
+            continue
+        same = before.rows[at]["sass"] == again.rows[n]["sass"]
+        found.same_code += same
+        if not same:
+            found.other_code.append(str(point))
+        _counters(found, str(point), before.measurements[at], again.measurements[n], same)
+        _times(found, str(point), before.measurements[at], again.measurements[n])
+    verdicts = {c.says: c.verdict for c in again.claims}
+    found.claims = [Claimed(c.says, c.verdict, verdicts.get(c.says, "not stated")) for c in before.claims]
+    return found
+
+
+def _place(point: Any) -> tuple:
+    """What makes a point of one run that of another; on a GPU the device is whatever is there."""
+    return point.stage, point.tunables, point.problem, point.repeat
+
+
+def _environment(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(what, then, now) wherever the two runs' surroundings differ."""
+    a, b = ({**m["environment"], **m["environment"].get("packages", {}), **m["tools"], "backend": m["backend"],
+             "devices": ", ".join(m["devices"])} for m in (then, now))  # fmt: skip
+    for side in (a, b):
+        side.pop("packages", None)
+        git = side.pop("git", None) or {}
+        side["commit"] = f"{git.get('commit') or ''}{' and changes' if git.get('dirty') else ''}"
+    for what in dict.fromkeys([*a, *b]):
+        if a.get(what) != b.get(what):
+            yield what, str(a.get(what) or ""), str(b.get(what) or "")
+
+
+def _counters(found: Reproduction, point: str, then: Measurement, now: Measurement, same_code: bool) -> None:
+    old = {(v[0], v[1], v[2], v[5]): v[3] for v in then.values if _counted(v[1], v[5])}
+    new = {(v[0], v[1], v[2], v[5]): v[3] for v in now.values if _counted(v[1], v[5])}
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key, math.nan), new.get(key, math.nan)
+        if a == b or math.isnan(a) and math.isnan(b):
+            found.equal += 1
+        elif key in old and key in new or same_code and key[3] == "sim":
+            broken = same_code and not key[1].startswith("bound")
+            found.different.append(Difference(point, key[1], key[3], a, b, broken))
+
+
+def _counted(metric: str, source: str) -> bool:
+    """Whether a value must be the same each time the same machine code runs: all that is simulated, and ncu's exact counters."""
+    return source in ("sim", "trace") or source == "ncu" and metric in agreement.EXACT
+
+
+def _times(found: Reproduction, point: str, then: Measurement, now: Measurement) -> None:
+    if not then.samples or not now.samples:
+        return
+    ratio = statistics.unpaired_ratio([x[1] for x in now.samples], [x[1] for x in then.samples])
+    doubts = sorted(DOUBTFUL & {*str(then.row.get("flags", "")).split(), *str(now.row.get("flags", "")).split()})
+    verdict = "AMBIGUOUS" if doubts else statistics.verdict(ratio)
+    found.times.append(Timed(point, ratio.value, ratio.lo, ratio.hi, verdict, " ".join(doubts)))
