@@ -44,6 +44,7 @@ sanitize: $(ts.base) ; $(ts.run) ## KERNEL= | a stage under compute-sanitizer: m
 doctor:   $(ts.base) ; $(ts.run) ## | what works on this machine, what does not, and the remedy
 time:     $(ts.base) ; $(ts.run) ## KERNEL= [AGAINST=] | a stage's time beside cuBLAS's or another stage's (GPU)
 ladder:   $(ts.base) ; $(ts.run) ## [SIZES=] | every stage and cuBLAS in one table, in README too (GPU)
+steps:    $(ts.base) ; $(ts.run) ## [SIZE=] | what each rung of the ladder aimed at, and what moved; README=yes writes it there
 compare:  $(ts.base) ; $(ts.run) ## A= B= | which stages are faster or slower in run B than in run A
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"

@@ -502,6 +502,30 @@ def ledger(args: argparse.Namespace) -> int:
     return 0
 
 
+@verb(
+    Option("size", "M, N and K", integer, 4096),
+    DEVICE,
+    Option("out", "run directory to write, with steps.csv and steps.md"),
+    Option("readme", "yes: put the table into README.md; no", one_of("yes", "no"), "no"),
+    NVCC, JSON,
+)  # fmt: skip
+def steps(args: argparse.Namespace) -> int:
+    """Each rung of the ladder beside its parent: what the change aimed at, what is predicted, what moved."""
+    from . import readme, steps
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = steps.run(args.device, args.size, args.out, args.nvcc, progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(steps.render(result, **_terminal()))
+    if args.readme == "yes":
+        readme.fill("steps", steps.markdown(result))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     _open_standard_streams()

@@ -476,13 +476,26 @@ def _speaks(claim: Claim, context: SimpleNamespace) -> bool:
         return False
 
 
-def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc: str | None) -> dict[str, float]:
-    """The totals of a stage with its default tunables, from one block of each class."""
-    stage = stages.find(name)
-    tunables = stage.configure()
+def count(
+    stage: Stage,
+    tunables: dict[str, int],
+    problem: Problem,
+    device: Device,
+    arena: sim.Arena,
+    nvcc: str | None = None,
+    widths: Mapping[str, float] | None = None,
+) -> tuple[Binary, list[LaunchProfile]]:
+    """The machine code of a stage, and its launches counted from one block of each class. C is not checked."""
     binary = toolchain.compile(stage, tunables, device.cc, nvcc)
     done = sim.run(binary, stage.plan(problem, tunables), problem, arena.operands, blocks="count", arena=arena)
-    return metrics.totals([_measured(x, problem, device).metrics for x in done.launches], device)
+    return binary, [_measured(x, problem, device, widths) for x in done.launches]
+
+
+def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc: str | None) -> dict[str, float]:
+    """The totals of a stage with its default tunables."""
+    stage = stages.find(name)
+    _, parts = count(stage, stage.configure(), problem, device, arena, nvcc)
+    return metrics.totals([p.metrics for p in parts], device)
 
 
 def _per_pc(part: LaunchProfile) -> pd.DataFrame:
