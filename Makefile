@@ -56,6 +56,7 @@ lint: $(ts.base) ## | ruff: checks and format
 	@.venv/bin/python -m ruff check -q --output-format concise .
 	@.venv/bin/python -m ruff format -q --check --output-format concise .
 
+tune: $(ts.base) .venv/.ready-tune ; $(ts.run) ## KERNEL= [SIZE=] | search a stage's tunables: bounds anywhere, times on a GPU
 notebooks: $(ts.base) .venv/.ready-lab ; $(ts.run) ## [NAME=] | execute the notebooks of analysis/ on recorded data
 lab: $(ts.base) .venv/.ready-lab ## | JupyterLab in analysis/
 	@.venv/bin/python -m jupyterlab analysis
@@ -78,7 +79,7 @@ help: ## | this list
 	@echo 'SIZE, or M N K; ALPHA BETA SEED; DEVICE=h200, h100, a100, rtx4090, ...; BACKEND=auto, sim, gpu; NVCC; OUT; JSON;'
 	@echo 'any other is a tunable of the stage (TILE=16). All options of a verb: .venv/bin/python -m harness VERB --help'
 
-.venv/.ready-dev .venv/.ready-lab: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
+.venv/.ready-dev .venv/.ready-lab .venv/.ready-tune: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
 	@sh harness/bootstrap.sh '$(subst ','\'',$(ts.python))' $*
 
 .PHONY: ts.always $(shell sed -n 's/^\([a-z][a-z-]*\):.* ## .*/\1/p' Makefile)

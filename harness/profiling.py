@@ -285,7 +285,7 @@ def profile(
     stage = stages.find(str(kernel))
     chosen = configure(stage, tunables)
     problem = Problem(*shape(size, m, n, k), alpha, beta, lda, ldb, ldc, distribution, seed)
-    backend, target, live = _where(backend, device, gpu)
+    backend, target, live = backend_and_device(backend, device, gpu)
     run = records.new_id(stage.name, problem, chosen)
     path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)
@@ -336,7 +336,7 @@ def profile(
     return result
 
 
-def _where(backend: str, device: str | None, gpu: str | int | None) -> tuple[str, Device, Gpu | None]:
+def backend_and_device(backend: str, device: str | None, gpu: str | int | None) -> tuple[str, Device, Gpu | None]:
     """(backend, the device to compile for, the GPU to run on or None). DEVICE= for another kind of GPU than is here means `sim`."""
     named = devices.find(device) if device else None
     chosen = backends.choose(backend)
