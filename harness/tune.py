@@ -12,6 +12,7 @@ problem and the choices, and a copy is in each run.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -40,8 +41,8 @@ MARGIN = 1.15
 """A candidate is dropped whose largest bound is more than this times the best."""
 LEAST_WARPS = 4
 """On an SM: one for each scheduler."""
-TRIES = 200
-"""Suggestions in a row that are illegal or known, after which nothing new is expected."""
+DRAWS = 20_000
+"""Combinations looked at for a legal one that is new; where there are fewer in all, all of them."""
 SLACK = 0.01
 """A dropped candidate counts as a winner if it is faster than the best kept one by more than this."""
 LIMIT_S = 2.0
@@ -49,7 +50,7 @@ READY, TIMED_WELL = "ready", "timed"
 STATES = {
     TIMED_WELL: "timed", READY: "ready to be timed", "wrong": "wrong or at fault when timed", "bounds": "dropped by the bounds",
     "occupancy": "dropped: too few warps on an SM", "spills": "dropped: registers spill", "fault": "dropped: the simulator found a fault",
-    "compile": "dropped: does not compile", "illegal": "dropped: against the stage's rules",
+    "compile": "dropped: does not compile", "illegal": "suggested against the stage's rules",
 }  # fmt: skip
 """Of a candidate, best first."""
 Choices = dict[str, tuple[int, ...]]
@@ -291,6 +292,7 @@ class _Search:
             raise TilescopeError(f"cannot write {journal.parent}: {e.strerror}.") from e
         self.widths = roofs.recorded_widths(device)
         self._arena: sim.Arena | None = None
+        self.random = random.Random(seed)
         state = self.optuna.trial.TrialState
         for trial in self.compiled.get_trials(deepcopy=False, states=(state.RUNNING,)):  # of a search that was stopped
             self.compiled.tell(trial.number, state=state.FAIL)
@@ -327,27 +329,42 @@ class _Search:
         known = {tuple(c.tunables.items()) for c in self.candidates()}
         if not known and all(self.stage.tunables[n] in values for n, values in self.chosen.items()):
             self.compiled.enqueue_trial(dict(self.stage.tunables))
-        dry = 0
+        dry = False
         with ThreadPoolExecutor(self.workers) as pool:
-            while len(known) < count and dry < TRIES:
-                batch = []
-                while len(batch) < min(self.workers, count - len(known)) and dry < TRIES:
+            while len(known) < count and not dry:
+                batch, wanted = [], min(self.workers, count - len(known))
+                while len(batch) < wanted:
                     trial = self.compiled.ask()
                     tunables = {n: trial.suggest_categorical(n, values) for n, values in self.chosen.items()}
                     key = tuple(tunables.items())
-                    if key in known or not self._legal(tunables):
-                        trial.set_user_attr("state", "known" if key in known else "illegal")
-                        self.illegal += key not in known
-                        self.compiled.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
-                        dry += 1
+                    if key not in known and self._legal(tunables):
+                        known.add(key)
+                        batch.append((trial, tunables))
                         continue
-                    dry = 0
-                    known.add(key)
-                    batch.append((trial, tunables))
+                    trial.set_user_attr("state", "known" if key in known else "illegal")
+                    self.illegal += key not in known
+                    self.compiled.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
+                    fresh = self._fresh(known)  # legal combinations are rare: the next one is drawn among them
+                    if dry := fresh is None:
+                        break
+                    self.compiled.enqueue_trial(fresh)
                 made = [pool.submit(self._compile, tunables) for _, tunables in batch]
                 for (trial, tunables), future in zip(batch, made, strict=True):
                     self.note(0.8 * len(known) / count, f"candidate {len(known)} of {count}")
                     self._tell(trial, self._counted(tunables, future.result()))
+
+    def _fresh(self, known: set[tuple]) -> dict[str, int] | None:
+        """A legal combination that is not known, at random; None where none is found."""
+        if math.prod(map(len, self.chosen.values())) <= DRAWS:
+            pool = list(itertools.product(*self.chosen.values()))
+            self.random.shuffle(pool)
+        else:
+            pool = (tuple(map(self.random.choice, self.chosen.values())) for _ in range(DRAWS))
+        for values in pool:
+            tunables = dict(zip(self.chosen, values, strict=True))
+            if tuple(tunables.items()) not in known and self._legal(tunables):
+                return tunables
+        return None
 
     def _legal(self, tunables: dict[str, int]) -> bool:
         try:
