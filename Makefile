@@ -45,6 +45,7 @@ sanitize: $(ts.base) ; $(ts.run) ## KERNEL= | a stage under compute-sanitizer: m
 doctor:   $(ts.base) ; $(ts.run) ## | what works on this machine, what does not, and the remedy
 time:     $(ts.base) ; $(ts.run) ## KERNEL= [AGAINST=] | a stage's time beside cuBLAS's or another stage's (GPU)
 ladder:   $(ts.base) ; $(ts.run) ## [SIZES=] | every stage and cuBLAS in one table, in README too (GPU)
+steps:    $(ts.base) ; $(ts.run) ## [SIZE=] | what each rung of the ladder aimed at, and what moved; README=yes writes it there
 compare:  $(ts.base) ; $(ts.run) ## A= B= | which stages are faster or slower in run B than in run A
 experiment: $(ts.base) $(ts.scale) ; $(ts.run) ## [NAME=] [WORKERS=] | measure an experiment of experiments/, or list them; goes on after a kill
 reproduce: $(ts.base) $(ts.scale) ; $(ts.run) ## EXP= | measure a recorded run of an experiment again; says what differs
@@ -60,6 +61,7 @@ lint: $(ts.base) ## | ruff: checks and format
 	@.venv/bin/python -m ruff check -q --output-format concise .
 	@.venv/bin/python -m ruff format -q --check --output-format concise .
 
+tune: $(ts.base) .venv/.ready-tune ; $(ts.run) ## KERNEL= [SIZE=] | search a stage's tunables: bounds anywhere, times on a GPU
 notebooks: $(ts.base) .venv/.ready-lab ; $(ts.run) ## [NAME=] | execute the notebooks of analysis/ on recorded data
 lab: $(ts.base) .venv/.ready-lab ## | JupyterLab in analysis/
 	@.venv/bin/python -m jupyterlab analysis
@@ -82,7 +84,7 @@ help: ## | this list
 	@echo 'SIZE, or M N K; ALPHA BETA SEED; DEVICE=h200, h100, a100, rtx4090, ...; BACKEND=auto, sim, gpu; NVCC; OUT; JSON;'
 	@echo 'any other is a tunable of the stage (TILE=16). All options of a verb: .venv/bin/python -m harness VERB --help'
 
-.venv/.ready-dev .venv/.ready-lab .venv/.ready-scale: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
+.venv/.ready-dev .venv/.ready-lab .venv/.ready-scale .venv/.ready-tune: .venv/.ready-%: pyproject.toml constraints.txt $(ts.redo)
 	@sh harness/bootstrap.sh '$(subst ','\'',$(ts.python))' $*
 
 .PHONY: ts.always $(shell sed -n 's/^\([a-z][a-z-]*\):.* ## .*/\1/p' Makefile)

@@ -634,6 +634,68 @@ def trace(args: argparse.Namespace) -> int:
     return 0
 
 
+@verb(
+    Option("size", "M, N and K", integer, 4096),
+    DEVICE,
+    Option("out", "run directory to write, with steps.csv and steps.md"),
+    Option("readme", "yes: put the table into README.md; no", one_of("yes", "no"), "no"),
+    NVCC, JSON,
+)  # fmt: skip
+def steps(args: argparse.Namespace) -> int:
+    """Each rung of the ladder beside its parent: what the change aimed at, what is predicted, what moved."""
+    from . import readme, steps
+
+    output = _Output(args.json)
+    with _progress() as progress:
+        result = steps.run(args.device, args.size, args.out, args.nvcc, progress)
+    if args.json:
+        output.json(result.to_json())
+    output.text(steps.render(result, **_terminal()))
+    if args.readme == "yes":
+        readme.fill("steps", steps.markdown(result))
+    if result.path:
+        output.text(f"Recorded in {_shown(result.path)}\n")
+    return 0
+
+
+@verb(
+    KERNEL, *(o for o in PROBLEM if o.name != "seed"),
+    Option("count", "candidates to compile, those of earlier runs included", integer, 40),
+    Option("timed", "of the candidates kept, how many to time (GPU)", integer, 12),
+    Option("sampled", "of those that the bounds dropped, how many to time nevertheless", integer, 4),
+    Option("margin", "a candidate is dropped whose largest bound is more than this times the best", number, 1.15),
+    Option("seed", "of the search", integer, 0),
+    Option("device", "GPU to compile for (default: the one here, else h200)"),
+    Option("backend", "auto, sim or gpu; sim: nothing is timed", one_of("auto", "sim", "gpu"), "auto"),
+    Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
+    GPU, NVCC, JSON, bare="kernel", tunables=True,
+)  # fmt: skip
+def tune(args: argparse.Namespace) -> int:
+    """Search a stage's tunables (BM=64,128 gives the choices): compile and bound anywhere, time where a GPU is; goes on where it stopped."""
+    from . import tune
+    from .problem import Problem
+    from .profiling import shape
+
+    output = _Output(args.json)
+    kernel = required(args.kernel, "tune")
+    given = tunables(args, kernel, "tune")
+    sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
+    rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k", "seed")}
+    problem = Problem(*(shape(args.size, args.m, args.n, args.k) if sized else (4096,) * 3), **rest)
+    with _progress() as progress:
+        result = tune.run(
+            kernel, problem=problem, given=given, count=args.count, timed=args.timed, sampled=args.sampled, margin=args.margin, seed=args.seed,
+            device=args.device, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, out=args.out, progress=progress,
+        )  # fmt: skip
+    if args.json:
+        output.json(result.to_json())
+    output.text(tune.render(result, **_terminal()))
+    output.text(f"Recorded in {_shown(result.path)}\n")
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return 0 if result.winner and not result.lost else 1
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     _open_standard_streams()

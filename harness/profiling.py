@@ -273,7 +273,7 @@ def profile(
     stage = stages.find(str(kernel))
     chosen = configure(stage, tunables)
     problem = Problem(*shape(size, m, n, k), alpha, beta, lda, ldb, ldc, distribution, seed)
-    backend, target, live = _where(backend, device, gpu)
+    backend, target, live = backend_and_device(backend, device, gpu)
     run = records.new_id(stage.name, problem, chosen)
     path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)
@@ -324,7 +324,7 @@ def profile(
     return result
 
 
-def _where(backend: str, device: str | None, gpu: str | int | None) -> tuple[str, Device, Gpu | None]:
+def backend_and_device(backend: str, device: str | None, gpu: str | int | None) -> tuple[str, Device, Gpu | None]:
     """(backend, the device to compile for, the GPU to run on or None). DEVICE= for another kind of GPU than is here means `sim`."""
     named = devices.find(device) if device else None
     chosen = backends.choose(backend)
@@ -464,13 +464,26 @@ def _speaks(claim: Claim, context: SimpleNamespace) -> bool:
         return False
 
 
-def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc: str | None) -> dict[str, float]:
-    """The totals of a stage with its default tunables, from one block of each class."""
-    stage = stages.find(name)
-    tunables = stage.configure()
+def count(
+    stage: Stage,
+    tunables: dict[str, int],
+    problem: Problem,
+    device: Device,
+    arena: sim.Arena,
+    nvcc: str | None = None,
+    widths: Mapping[str, float] | None = None,
+) -> tuple[Binary, list[LaunchProfile]]:
+    """The machine code of a stage, and its launches counted from one block of each class. C is not checked."""
     binary = toolchain.compile(stage, tunables, device.cc, nvcc)
     done = sim.run(binary, stage.plan(problem, tunables), problem, arena.operands, blocks="count", arena=arena)
-    return metrics.totals([_measured(x, problem, device).metrics for x in done.launches], device)
+    return binary, [_measured(x, problem, device, widths) for x in done.launches]
+
+
+def _counted(name: str, problem: Problem, device: Device, arena: sim.Arena, nvcc: str | None) -> dict[str, float]:
+    """The totals of a stage with its default tunables."""
+    stage = stages.find(name)
+    _, parts = count(stage, stage.configure(), problem, device, arena, nvcc)
+    return metrics.totals([p.metrics for p in parts], device)
 
 
 def instructions(binary: Binary) -> pd.DataFrame:

@@ -44,16 +44,16 @@ class Loop:
     @classmethod
     def of(cls, kernel: Kernel) -> Loop:
         """The longest innermost loop of a kernel. Raises ValueError if it has none."""
-        found: list[tuple[int, int]] = []
-        for n, i in enumerate(kernel.instructions):
-            target = int(i.operands[-1], 16) // 16 if i.base == "BRA" and i.operands[-1].startswith("0x") else n
-            if target < n:
-                found.append((target, n + 1))
+        found = _spans(kernel)
         inner = [a for a in found if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in found)]
-        if not inner:
-            raise ValueError(f"{kernel.name} has no loop")
         start, end = max(inner, key=lambda span: span[1] - span[0])
         return cls(tuple(kernel.instructions[start:end]))
+
+    @classmethod
+    def hottest(cls, kernel: Kernel) -> Loop:
+        """The loop of a kernel with the most multiply-adds, the shortest such. Raises ValueError if it has none."""
+        bodies = [cls(tuple(kernel.instructions[start:end])) for start, end in _spans(kernel)]
+        return max(bodies, key=lambda loop: (loop.count("FFMA"), -loop.count()))
 
     def count(self, *bases: str) -> int:
         """Instructions of these opcodes, modifiers left out; of all, if none is named."""
@@ -78,6 +78,18 @@ class Loop:
     def bytes(self, base: str) -> int:
         """Bytes that the lanes of a warp ask for with loads or stores of this opcode."""
         return sum(LANES * isa.access(i).width for i in self.body if i.base == base)
+
+
+def _spans(kernel: Kernel) -> list[tuple[int, int]]:
+    """Where the loops of a kernel begin and end, as numbers of instructions. Raises ValueError if it has none."""
+    found: list[tuple[int, int]] = []
+    for n, i in enumerate(kernel.instructions):
+        target = int(i.operands[-1], 16) // 16 if i.base == "BRA" and i.operands[-1].startswith("0x") else n
+        if target < n:
+            found.append((target, n + 1))
+    if not found:
+        raise ValueError(f"{kernel.name} has no loop")
+    return found
 
 
 Work = Callable[[Loop], float]

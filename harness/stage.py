@@ -119,6 +119,7 @@ class Stage:
     rules      what legal tunables satisfy
     least_arch the oldest architecture it compiles for (75: Turing)
     claims     what the articles say of it
+    aims       what the change from the parent is meant to better: names of metrics (harness.metrics) or of bounds
     source     the .cu file; by default the one beside the .py file
     """
 
@@ -131,6 +132,7 @@ class Stage:
     rules: tuple[Rule, ...] = ()
     least_arch: int = 75
     claims: tuple[Claim, ...] = ()
+    aims: tuple[str, ...] = ()
     source: Path | None = None
 
     def configure(self, overrides: Mapping[str, int] | None = None) -> dict[str, int]:

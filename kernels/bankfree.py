@@ -36,6 +36,12 @@ stage = Stage(
     name="bankfree",
     parent="vectorized",
     idea="no bank conflicts: a thread's patch in pieces that lie apart, and padded or swizzled lines of A",
+    aims=(
+        "derived__memory_l1_wavefronts_shared_excessive",
+        "data stage",
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+        "time_ms",
+    ),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "WARPS": 16, "PAD": 4, "SWIZZLE": 0},
     least={"PAD": 0, "SWIZZLE": 0},

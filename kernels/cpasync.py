@@ -41,6 +41,7 @@ stage = Stage(
     name="cpasync",
     parent="doublebuffered",
     idea="tiles are copied straight to shared memory, STAGES - 1 of them ahead",
+    aims=("smsp__inst_executed_op_shared_st.sum", "launch__registers_per_thread", "issue", "time_ms"),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "WARPS": 12, "PAD": 4, "STAGES": 3},
     least={"PAD": 0, "STAGES": 2},

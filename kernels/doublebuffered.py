@@ -34,6 +34,7 @@ stage = Stage(
     name="doublebuffered",
     parent="bankfree",
     idea="the next tile is on its way through registers while this one is multiplied; one barrier a step",
+    aims=("smsp__issue_active.avg.pct_of_peak_sustained_active", "time_ms"),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "WARPS": 12, "PAD": 4, "SWIZZLE": 0},
     least={"PAD": 0, "SWIZZLE": 0},

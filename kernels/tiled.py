@@ -18,6 +18,7 @@ stage = Stage(
     name="tiled",
     parent="naive",
     idea="TILE x TILE tiles in shared memory: each loaded element serves TILE threads",
+    aims=("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "arithmetic_intensity", "time_ms"),
     launches=launches,
     tunables={"TILE": 32},
     rules=(

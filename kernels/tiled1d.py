@@ -18,6 +18,7 @@ stage = Stage(
     name="tiled1d",
     parent="tiled",
     idea="a thread computes TM cells of a column: one word of B serves TM multiply-adds",
+    aims=("shared_words_read_per_fma", "memory_l1_wavefronts_shared", "time_ms"),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8},
     rules=(

@@ -49,6 +49,7 @@ stage = Stage(
     name="tiled2d",
     parent="tiled1d",
     idea="a thread computes TM x TN cells as an outer product in registers",
+    aims=("shared_words_read_per_fma", "memory_l1_wavefronts_shared", "time_ms"),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8},
     rules=(

@@ -36,6 +36,12 @@ stage = Stage(
     name="vectorized",
     parent="tiled2d",
     idea="float4 from global memory, from shared memory and to C; A lies transposed in shared memory",
+    aims=(
+        "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+        "smsp__inst_executed_op_shared_ld.sum",
+        "issue",
+        "time_ms",
+    ),
     launches=launches,
     tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "WARPS": 16},
     rules=(

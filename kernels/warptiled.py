@@ -47,6 +47,7 @@ stage = Stage(
     name="warptiled",
     parent="cpasync",
     idea="tiles of a block, a warp, a thread; operands read ahead; multiply-adds in an order that spares registers",
+    aims=("register_reads_per_ffma", "shared_words_read_per_fma", "data stage", "issue", "time_ms"),
     launches=launches,
     tunables={
         "BM": 128,

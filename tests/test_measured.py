@@ -75,7 +75,9 @@ def profiled(simulated: profiling.Profile, monkeypatch: pytest.MonkeyPatch):
                 found, ("dram__new.sum",), b"NVR", tuple(words), "2025.3.1", options, ["read on a Monday"], 8
             )
 
-        monkeypatch.setattr(profiling, "_where", lambda backend, device, gpu: ("gpu", simulated.device, H200))
+        monkeypatch.setattr(
+            profiling, "backend_and_device", lambda backend, device, gpu: ("gpu", simulated.device, H200)
+        )
         monkeypatch.setattr(
             profiling, "_timed", lambda *_: timings.Timings("t", "time", H200, [point(simulated.problem)], {})
         )

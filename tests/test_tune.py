@@ -1,0 +1,133 @@
+"""The tuner: what it chooses from, what it drops and why, that it goes on where it stopped, and that it would notice a winner dropped."""
+
+import json
+import math
+import sys
+
+import pytest
+
+from harness import cli, profiling, record, stage, tune
+from harness.errors import TilescopeError
+from harness.problem import Problem
+from harness.tune import Candidate, Timed, Tuned
+
+SMALL = Problem(256, 256, 256)
+
+
+def test_choices():
+    found = tune.choices(stage.find("warptiled"), {"BM": "64,128", "TN": (16,)})
+    assert found["BM"] == (64, 128) and found["TN"] == (16,)
+    assert found["ASYNC_A"] == (0, 1) and found["STAGES"] == (2, 3) and found["PAD"] == (0, 2, 4, 8)
+    assert found["WARPS"] == (4, 8, 16)
+    with pytest.raises(TilescopeError, match="not integers"):
+        tune.choices(stage.find("tiled"), {"TILE": "16,x"})
+    with pytest.raises(TilescopeError, match="unknown tunable"):
+        tune.choices(stage.find("tiled"), {"BM": "16"})
+    bare = next(s for s in stage.ladder() if not s.tunables) if any(not s.tunables for s in stage.ladder()) else None
+    if bare:
+        with pytest.raises(TilescopeError, match="no tunables"):
+            tune.choices(bare)
+
+
+def outcome(*candidates: Candidate) -> Tuned:
+    return Tuned("r", "tiled", SMALL, "h200", "gpu", {"TILE": (8, 16, 32)}, list(candidates), 7, {})
+
+
+def test_a_dropped_winner_is_noticed():
+    kept = Candidate({"TILE": 8}, "timed", ms=1.0, bound_ms=0.5)
+    slower = Candidate({"TILE": 16}, "timed", ms=1.2, bound_ms=0.8, sampled=True)
+    faster = Candidate({"TILE": 32}, "timed", ms=0.9, bound_ms=0.9, sampled=True)
+    good, bad = outcome(kept, slower), outcome(kept, slower, faster)
+    assert not good.lost and good.winner is kept and "none of them a winner" in tune.render(good)
+    assert bad.lost == [faster] and bad.winner is faster and "the bounds dropped a winner" in tune.render(bad, 200)
+    assert good.counts["bounds"] == 1 and bad.counts["bounds"] == 2 and bad.counts["illegal"] == 7
+    assert "No candidate is left" in tune.render(outcome(Candidate({"TILE": 8}, "spills", "8 bytes")))
+
+
+def test_what_the_bounds_drop():
+    found = [Candidate({"TILE": n}, bound_ms=ms, bound="issue") for n, ms in ((8, 1.0), (16, 1.1), (32, 1.3))]
+    tune._drop(found, 1.15)
+    assert [c.state for c in found] == ["ready", "ready", "bounds"] and "1.3 times" in found[2].why
+
+
+def test_without_optuna(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(TilescopeError, match="needs Optuna"):
+        tune._optuna()
+
+
+@pytest.fixture
+def profiles(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(record, "PROFILES", tmp_path / "profiles")
+    return tmp_path
+
+
+def search(count=4, **options):
+    return tune.run(
+        "tiled", problem=SMALL, given={"TILE": "8,16,32,64"}, count=count, device="h200", backend="sim", workers=2, **options
+    )  # fmt: skip
+
+
+def test_without_a_gpu_it_ranks(profiles):
+    done = search(margin=100.0)
+    assert done.backend == "sim" and [c.state for c in done.candidates] == ["ready"] * 3  # 64 * 64 threads are too many
+    assert done.illegal and done.winner is done.candidates[0]
+    limits = [c.bound_ms for c in done.candidates]
+    assert limits == sorted(limits) and all(c.registers > 0 and c.warps >= 4 for c in done.candidates)
+    run = record.load(done.path)
+    assert run.manifest["kind"] == "tune" and run.manifest["counts"]["ready"] == 3
+    assert len(run.table("candidates")) == len(run.runs) == 3 and (run.path / "study.journal").stat().st_size
+    assert "nothing was timed" in run.text("profile.txt")
+
+
+def test_times_the_kept_and_some_dropped_and_goes_on(profiles, monkeypatch):
+    asked = []
+
+    def timer(tunables):
+        asked.append(tunables["TILE"])
+        return Timed(1.0 / tunables["TILE"], 0.0, 1.0, 0.5, "C is wrong" if tunables["TILE"] == 16 else "")
+
+    first = search(timer=timer, margin=1.0, sampled=5)
+    kept = [c for c in first.candidates if not c.sampled]
+    assert sorted(asked) == [8, 16, 32] and len(kept) == 1 and len(first.candidates) == 3
+    wrong = next(c for c in first.candidates if c.tunables["TILE"] == 16)
+    assert wrong.state == "wrong" and wrong.why == "C is wrong" and first.winner is not wrong
+    best = min((c for c in first.candidates if c.state == "timed"), key=lambda c: c.ms)
+    assert first.winner is best and bool(first.lost) == best.sampled
+    monkeypatch.setattr(tune._Search, "_compile", lambda *a: pytest.fail("compiled again"))
+    again = search(timer=timer, margin=1.0, sampled=5, count=3)
+    assert len(asked) == 3 and again.journal == first.journal and again.id != first.id
+    assert [c.tunables for c in again.candidates] == [c.tunables for c in first.candidates]
+
+
+def test_an_interrupted_search_goes_on(profiles, monkeypatch):
+    count, calls = profiling.count, []
+
+    def stopped(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return count(*args, **options)
+
+    monkeypatch.setattr(profiling, "count", stopped)
+    first = search(margin=100.0)
+    assert first.interrupted and len(first.candidates) == 1 and "goes on from here" in tune.render(first)
+    done = search(margin=100.0)
+    assert not done.interrupted and len(done.candidates) == 3
+
+
+def test_spills_and_few_warps_are_dropped(profiles, monkeypatch):
+    monkeypatch.setattr(tune, "LEAST_WARPS", 1000)
+    done = search(count=1)
+    assert (
+        done.candidates[0].state == "occupancy" and "warps on an SM" in done.candidates[0].why and done.winner is None
+    )
+
+
+def test_verb(profiles, capsys):
+    words = ["tune", "tiled", "SIZE=128", "TILE=8,16", "COUNT=2", "DEVICE=h200", "BACKEND=sim", "MARGIN=50", "JSON=-"]
+    assert cli.main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["counts"]["ready"] == 2 and said["choices"] == {"TILE": [8, 16]} and math.isfinite(said["winner"]["bound_ms"])  # fmt: skip
+    assert cli.main(["tune", "tiled", "MARGIN=0.5"]) == 2
