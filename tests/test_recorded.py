@@ -1,6 +1,7 @@
 """What an H200 recorded, against the simulator on the very machine code: in total, per instruction and per source line."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,3 +112,49 @@ def test_bounds_and_times_at_4096():
     kept = pd.read_csv(readme.BOUNDS)
     assert kept.stage.tolist() == table.stage.tolist() and kept.bottleneck.tolist() == table.bottleneck.tolist()
     assert kept.measured_over_bound.to_numpy() == pytest.approx(table.measured_over_bound.to_numpy(), rel=1e-3)
+
+
+def sanitized(name: str) -> str:
+    return (RECORDED / "sanitizer" / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", stage.names())
+def test_every_stage_is_clean_under_compute_sanitizer(name):
+    verdicts = [
+        line.split()[-1]
+        for line in sanitized(name).splitlines()
+        if line.split()[:1] and line.split()[0].endswith("check")
+    ]
+    assert verdicts == ["clean"] * 8
+
+
+@pytest.mark.parametrize("name", ["tiled_no_first_barrier", "tiled_no_second_barrier"])
+def test_racecheck_and_the_simulator_name_the_same_lines(name):
+    s = stage.find(name)
+    problem = Problem(64, 64, 64)
+    tunables = s.configure()
+    with pytest.raises(sim.Fault, match="race") as caught:
+        sim.run(toolchain.compile(s, tunables, 90), s.plan(problem, tunables), problem, problem.operands())
+    text = sanitized(name)
+    racecheck = {int(line) for line in re.findall(rf"{name}\.cu:(\d+)", text.split("racecheck: Race", 1)[1])}
+    assert {caught.value.line, caught.value.other_line} <= racecheck
+
+
+def test_memcheck_and_the_simulator_name_the_same_line():
+    s = stage.find("naive_no_guard")
+    problem = Problem(37, 61, 67)
+    with pytest.raises(sim.Fault, match="out of bounds") as caught:
+        sim.run(toolchain.compile(s, {}, 90), s.plan(problem, {}), problem, problem.operands())
+    assert f"naive_no_guard.cu:{caught.value.line}" in sanitized("naive_no_guard")
+
+
+def test_ncus_csv_says_what_its_report_says():
+    """`ncu --import ... --csv --page raw` of tiled2d at 512, as an H200's ncu wrote it."""
+    path = next(p for p in PROFILES if p.name == "tiled2d-512")
+    (counted,) = reading.read_raw((Path(__file__).parent / "data/ncu_raw_h200.csv").read_text())
+    report = recorded(path).counted[0]
+    exact = [n for n in ("inst_executed", "launch__registers_per_thread", "launch__occupancy_limit_warps",
+                         "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "smsp__inst_executed_op_shared_ld.sum",
+                         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "launch__shared_mem_per_block_static") if n in counted.values]  # fmt: skip
+    assert len(exact) >= 5 and counted.kernel == "tiled2d" and counted.grid == (8, 8, 1) and counted.block == (64, 1, 1)
+    assert {n: counted.values[n] for n in exact} == {n: report.values[n] for n in exact}

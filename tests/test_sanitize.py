@@ -204,3 +204,13 @@ def test_without_a_gpu_it_says_so_at_once(
     monkeypatch.setattr(sanitize, "architecture", none)
     assert cli.main(["sanitize", "naive"]) == 2
     assert "no NVIDIA driver" in capsys.readouterr().err
+
+
+def test_what_an_h200s_compute_sanitizer_printed():
+    """Recorded with compute-sanitizer 2025.3.1: racecheck of tiled_no_first_barrier, memcheck of naive_no_guard."""
+    data = Path(__file__).parent / "data/sanitizer"
+    races = sanitize.parse("racecheck", (data / "racecheck_h200.txt").read_text())
+    assert {i.line for i in races} == {24, 25} and all("tiled_no_first_barrier.cu" in i.file for i in races)
+    assert {o.line for i in races for o in i.others} == {29}
+    (invalid,) = sanitize.parse("memcheck", (data / "memcheck_h200.txt").read_text())
+    assert (invalid.line, invalid.count) == (18, 2) and "read of size 4" in invalid.what
