@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,10 @@ class Statement:
     check: Callable[[Evidence], Outcome]
 
 
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+"""ncu's name for how many warps wait for a reason."""
+
+
 class Evidence:
     """Where outcomes come from: profiles simulated on demand, and runs recorded on a GPU of one kind."""
 
@@ -110,18 +114,37 @@ class Evidence:
         mine = table[(table.stage == stage) & (table.m == table.n) & (table.n == table.k)]
         return mine.dropna(subset=["ms"]).drop_duplicates("m").sort_values("m")
 
-    def counters(self, stage: str, size: int) -> tuple[Mapping[str, float], str] | None:
-        """(Nsight Compute's totals by metric, run id) of the newest recorded profile of a stage at size^3, or None."""
+    def profiles(self, stage: str, size: int) -> Iterator[record.Run]:
+        """Recorded profiles of a stage at size^3 on this device, newest first."""
         for path, manifest in reversed(_manifests("profile")):
             problem = manifest.get("problem", {})
             same = [problem.get(x) for x in "mnk"] == [size] * 3 and not problem.get("beta")
-            if manifest.get("stage") != stage or manifest.get("device") != self.device.name or not same:
-                continue
-            values = record.load(path).values
+            if manifest.get("stage") == stage and manifest.get("device") == self.device.name and same:
+                yield record.load(path)
+
+    def counters(self, stage: str, size: int) -> tuple[Mapping[str, float], str] | None:
+        """(Nsight Compute's totals by metric, run id) of the newest recorded profile of a stage at size^3, or None."""
+        for run in self.profiles(stage, size):
+            values = run.values
             mine = values[(values.source == "ncu") & values.pc.isna() & values.launch.isna()]
             if len(mine):
-                return dict(zip(mine.metric, mine.value, strict=True)), manifest["id"]
+                return dict(zip(mine.metric, mine.value, strict=True)), run.id
         return None
+
+    def stalls(self, stage: str, size: int) -> dict[str, float]:
+        """Reason -> warps waiting per instruction issued, in the first launch of the newest recorded profile that has them."""
+        before, _, after = STALL.partition("{}")
+        for run in self.profiles(stage, size):
+            values = run.values[(run.values.source == "ncu") & run.values.pc.isna() & run.values.launch.notna()]
+            mine = values[values.metric.str.startswith(before) & values.metric.str.endswith(after)]
+            if len(mine):
+                mine = mine[(mine.launch == mine.launch.iloc[0]) & (mine.value > 0)]
+                found = {
+                    m.removeprefix(before).removesuffix(after): float(v)
+                    for m, v in zip(mine.metric, mine.value, strict=True)
+                }
+                return {reason: v for reason, v in found.items() if reason != "selected"}
+        return {}
 
 
 def _manifests(kind: str) -> list[tuple[Path, dict[str, Any]]]:

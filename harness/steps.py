@@ -29,7 +29,6 @@ SIZE = 4096
 MOVED = 0.01
 """Of a counter or a bound: a smaller change does not count. Times must differ by more than their intervals."""
 TIME, ISSUING = "time_ms", "smsp__issue_active.avg.pct_of_peak_sustained_active"
-STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 QUANTITIES = {
     TIME: "ms",
     table_of.SHARED: "shared wavefronts",
@@ -72,7 +71,7 @@ class Rung:
     def stall(self) -> str:
         """The two largest reasons to wait."""
         largest = sorted(self.stalls.items(), key=lambda x: -x[1])[:2]
-        return ", ".join(f"{name} {value:.2g}" for name, value in largest)
+        return ", ".join(f"{name} {value:.3g}" for name, value in largest)
 
 
 @dataclass
@@ -175,9 +174,7 @@ def _rung(
     for metric, value in (counted[0] if counted else {}).items():
         if metric not in values:
             values[metric], rung.sources[metric] = value, "ncu"
-    before, _, after = STALL.partition("{}")
-    found = {m.removeprefix(before).removesuffix(after): v for m, v in values.items() if m.startswith(before) and m.endswith(after)}  # fmt: skip
-    rung.stalls = {reason: v for reason, v in found.items() if v > 0 and reason != "selected"}
+    rung.stalls = evidence.stalls(stage.name, problem.m)
     timed = evidence.times(stage.name)
     timed = timed[timed.m == problem.m]
     if len(timed):
@@ -258,7 +255,11 @@ def render(steps: Steps, width: int = 100, colour: bool = False) -> str:
         share = f"; that is {percent(1e3 * top.seconds / rung.ms[0])} of its time" if math.isfinite(rung.ms[0]) else ""
         page.say(f"largest bound: {top.name}, {figure(top.seconds * 1e3)} ms{share}")
         if rung.stall:
-            page.say(f"warps wait for: {rung.stall} (warps per instruction issued)")
+            before = next(r.stall for r in steps.rungs if r.stage.name == rung.stage.parent)
+            page.say(
+                f"warps wait for: {rung.stall} (warps per instruction issued)"
+                + (f"; before: {before}" if before else "")
+            )
         if not rung.stage.aims:
             page.say("no aims are declared")
         for r in rows[rows.verdict.isin((STUCK, WORSE))].itertuples():

@@ -6,7 +6,8 @@ best bound first, with the referee's timer and the ready cubins; and some of tho
 dropped a winner. Without a GPU it ends with the ranked candidates.
 
 What was tried lies in a journal, so that a search goes on where it stopped; it is named after the stage's source, the device, the
-problem and the choices, and a copy is in each run.
+problem and the choices, and a copy is in each run. Carried to a machine with a GPU, together with the folder of compiled stages
+(TILESCOPE_CACHE), it lets the second phase run there without a compiler.
 """
 
 from __future__ import annotations
@@ -248,7 +249,9 @@ def _journal(stage: Stage, device: Device, problem: Problem, chosen: Choices) ->
     """The journal of a search: the same one for the same source, device, problem and choices."""
     texts = sorted(toolchain.sources(stage.source).values())
     key = hashlib.sha256(json.dumps([texts, device.name, repr(problem), chosen]).encode()).hexdigest()[:12]
-    return record.PROFILES / stage.name / f"tune-{device.name}-{problem}-{key}" / "study.journal"
+    return (
+        record.PROFILES / stage.name / f"tune-{device.name}-{problem.m}x{problem.n}x{problem.k}-{key}" / "study.journal"
+    )
 
 
 def _optuna() -> Any:

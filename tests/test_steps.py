@@ -7,6 +7,7 @@ import pytest
 
 from harness import bounds, cli, metrics, record, stage, steps
 from harness.errors import TilescopeError
+from harness.ledger import Evidence
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +83,11 @@ def test_verb(tmp_path, capsys, monkeypatch, small):
     assert run.manifest["kind"] == "steps" and "warptiled" in run.manifest["missing"]
     assert list(pd.read_csv(run.path / "steps.csv").columns) == list(steps.COLUMNS)
     assert len(run.table("steps")) == len(pd.read_csv(run.path / "steps.csv"))
+
+
+def test_what_warps_wait_for_as_recorded():
+    """Only profiles with every section of Nsight Compute have it; the others say nothing."""
+    evidence = Evidence("h200")
+    found = evidence.stalls("tiled2d", 512)
+    assert max(found, key=found.get) == "long_scoreboard" and "selected" not in found
+    assert evidence.stalls("tiled2d", 123) == {}
