@@ -135,17 +135,20 @@ def verify(args: argparse.Namespace) -> int:
 @verb(
     Option("out", "run directory to write (default profiles/bench/TIME-HASH)"),
     Option("sizes", "matrix sizes, with commas between", default="1024,4095,4096"),
+    Option("readme", "yes: put the figures into README; no", one_of("yes", "no"), "no"),
     JSON,
 )
 def bench(args: argparse.Namespace) -> int:
     """How long this program itself takes on this machine; records the figures."""
-    from . import bench, report
+    from . import bench, readme, report
 
     output = _Output(args.json)
     with _progress() as progress:
         result = bench.run(sizes=_sizes(args.sizes), out=args.out, progress=progress)
     if args.json:
         output.json(result.to_json())
+    if args.readme == "yes":
+        readme.fill("bench", f"```text\n{report.render_bench(result)}```")
     output.text(report.render_bench(result, **_terminal()))
     output.text(f"Recorded in {_shown(result.path)}\n")
     return 0
