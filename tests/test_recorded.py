@@ -158,3 +158,15 @@ def test_ncus_csv_says_what_its_report_says():
                          "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "launch__shared_mem_per_block_static") if n in counted.values]  # fmt: skip
     assert len(exact) >= 5 and counted.kernel == "tiled2d" and counted.grid == (8, 8, 1) and counted.block == (64, 1, 1)
     assert {n: counted.values[n] for n in exact} == {n: report.values[n] for n in exact}
+
+
+def test_recorded_roofs_are_plausible():
+    found = json.loads((RECORDED / "roofs/manifest.json").read_text())["roofs"]
+    assert len(found) == 32
+    for r in found:
+        assert (r["high"] - r["low"]) / r["value"] < 0.1, r["name"]
+        assert 0.94 * r["clock_mhz"] < r["cycles_mhz"] < 1.005 * r["clock_mhz"], r["name"]
+    value = {r["name"]: r["value"] for r in found}
+    latencies = [value[f"latency of {x}"] for x in ("FMA", "shared memory", "L1", "L2", "DRAM")]
+    assert latencies == sorted(latencies) and 0.5 * H200.dram_gbs < value["DRAM read"] < H200.dram_gbs
+    assert 120 < value["FMA"] <= 128 and 3.5 < value["issue"] <= 4

@@ -233,7 +233,9 @@ def test_roofs_of_this_gpu_are_plausible(tmp_path):
         assert not known or 0.9 < found[name].share < 1.01, name
     for r in result.roofs:
         assert (r.high - r.low) / r.value < 0.1, r.name
-        assert r.clock_mhz is None or r.cycles_mhz == pytest.approx(r.clock_mhz, rel=0.02), r.name
+        # Cycles over the launch's time: start and end of a launch count in the time, so it is lower, never higher
+        # (an H200 at 1980 MHz: 1979 for FMA, 1938 for LSU, 1902 for L2 reads).
+        assert r.clock_mhz is None or 0.94 * r.clock_mhz < r.cycles_mhz < 1.005 * r.clock_mhz, r.name
     assert 0.5 * result.device.dram_gbs < found["DRAM read"].value < 1.01 * result.device.dram_gbs
     latencies = [found[f"latency of {x}"].value for x in ("FMA", "shared memory", "L1", "L2", "DRAM")]
     assert latencies == sorted(latencies)
