@@ -174,7 +174,8 @@ def render_index(table: pd.DataFrame, width: int = WIDTH, colour: bool = False) 
     rows = [[_cell(row[c]) for c in columns] for row in table.tail(LISTED).to_dict("records")]
     if len(table) > LISTED:
         page.say(f"{len(table) - LISTED:,} older ones are left out here; CSV= writes all of them", style="dim")
-    page.table([f"<{c}" for c in columns], rows)
+    whole = ("run", "started")  # an id is there to be copied: it is not broken over lines
+    page.table([c if c in whole else f"<{c}" for c in columns], rows)
     return page.text()
 
 

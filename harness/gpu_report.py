@@ -148,7 +148,7 @@ def _differences(page: Page, measured: Measured) -> None:
         ],
     )  # fmt: skip
     for c in found[:ROWS]:
-        if c.verdict in (agreement.DIFFERS, agreement.IMPLAUSIBLE):
+        if c.verdict in (agreement.DIFFERS, agreement.IMPLAUSIBLE, agreement.EXPLAINED):
             page.say(f"{c.metric}: {c.why}.", STYLES[c.verdict])
             for x in c.lines:
                 page.say(

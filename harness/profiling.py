@@ -315,7 +315,7 @@ def profile(
         run, stage, problem, chosen, target, backend, binary, parts, totals,
         bounds=bounds.total(problem, [p.bounds for p in parts], target, widths) if parts else [],
         claims=verdicts,
-        findings=findings.findings([(p.launch, p.kernel, p.counts) for p in parts], problem, target),
+        findings=findings.findings([(p.launch, p.kernel, p.counts) for p in parts], problem, target, widths),
         error=error, fault=fault, started=started, ended=time.time(), measured=counted, timing=timing, damage=damage, notes=notes,
     )  # fmt: skip
     if path:

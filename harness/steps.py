@@ -131,6 +131,8 @@ def run(
     """
     note = progress or (lambda fraction, text: None)
     started = time.time()
+    if size < 1:
+        raise TilescopeError(f"SIZE={size} is less than 1.")
     problem = Problem(size, size, size, distribution="zeros")
     name = record.new_id("steps", device, size)
     path = record.destination(out, "steps", name) if out else None

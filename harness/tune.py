@@ -232,6 +232,11 @@ def run(
     except KeyboardInterrupt:
         result.interrupted = True
     found = search.candidates()
+    if not found and not result.interrupted:
+        stage.configure({name: values[0] for name, values in chosen.items()})  # names the rule that is broken
+        raise TilescopeError(
+            f"no legal candidate among the choices for {stage.name}.", "Give other values, or a larger COUNT."
+        )
     _drop(found, margin)
     try:
         if timer and not result.interrupted:
@@ -543,7 +548,7 @@ def _record(t: Tuned, path: Path, started: float) -> Path:
     runs = pd.DataFrame(
         [
             {"run": f"{t.id}/{n}", "kind": "tune", "stage": t.stage, **asdict(t.problem), "tunables": json.dumps(c.tunables),
-             "device": t.device, "backend": t.backend, "sass": c.sass, "ok": c.state == TIMED_WELL or c.state == READY,
+             "device": t.device, "backend": t.backend, "sass": c.sass, "ok": {TIMED_WELL: True, READY: True, "wrong": False, "fault": False}.get(c.state),
              "started": manifest["started"], "ended": manifest["ended"]}
             for n, c in enumerate(t.candidates)
         ]

@@ -91,3 +91,8 @@ def test_what_warps_wait_for_as_recorded():
     found = evidence.stalls("tiled2d", 512)
     assert max(found, key=found.get) == "long_scoreboard" and "selected" not in found
     assert evidence.stalls("tiled2d", 123) == {}
+
+
+def test_a_size_that_is_none():
+    with pytest.raises(TilescopeError, match="SIZE=0 is less than 1"):
+        steps.run(size=0)
