@@ -74,11 +74,16 @@ def make_venv(root: Path, lock: int) -> None:
         )
 
 
+def pip_environment() -> dict[str, str]:
+    """The environment for pip, without what would have it install elsewhere than into .venv."""
+    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECT_PIP}
+    return kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 def install(root: Path, extra: str, lock: int) -> None:
     """pip, its noise cut down to a line for each large package; all of it goes to .cache/setup.log."""
     command = "-I -m pip install --only-binary=:all: --no-input --progress-bar=off -c constraints.txt -e".split()
-    environ = {name: value for name, value in os.environ.items() if name not in _REDIRECT_PIP}
-    environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    environ = pip_environment()
     errors = []
     (root / ".cache").mkdir(exist_ok=True)
     with open(root / LOG, "w") as log:
@@ -150,7 +155,7 @@ def set_up(root: Path, extra: str) -> None:
             install(root, extra, file.fileno())
             if extra == BASE and (gpu := gpu_setup.find()):
                 pins = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
-                gpu_setup.install(root, gpu, pins, say, gpu_setup.environment(), root / LOG)
+                gpu_setup.install(root, gpu, pins, say, pip_environment(), root / LOG)
             part = stamp.with_name(f"{stamp.name}.part")
             part.write_text(wanted)
             os.replace(part, stamp)

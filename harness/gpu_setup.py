@@ -8,7 +8,6 @@ that needs no GPU works without.
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import subprocess
 import sysconfig
@@ -137,7 +136,3 @@ def _unpack(work: Path, settings: str) -> bool:
     shutil.move(next(p for p in work.glob("pycuda-*") if p.is_dir()), work / "source")
     (work / "source/siteconf.py").write_text(settings)
     return True
-
-
-def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k not in ("PIP_TARGET", "PIP_PREFIX", "PIP_USER")}

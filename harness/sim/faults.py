@@ -8,7 +8,7 @@ from pathlib import Path
 from ..stage import Launch
 from ..toolchain import Binary, Instruction, Kernel
 from .engine import FAULTS, FaultRecord
-from .memory import READABLE, WRITABLE, Arena
+from .memory import BASE, READABLE, WRITABLE, Arena
 
 HAZARDS = ("read-after-write", "write-after-read", "write-after-write")
 
@@ -124,8 +124,6 @@ def _writes(i: Instruction) -> bool:
 
 
 def _shadow(arena: Arena, address: int) -> int:
-    from .memory import BASE
-
     word = (address - BASE) // 4
     return int(arena.shadow[word]) if 0 <= word < len(arena.shadow) else 0
 

@@ -119,7 +119,6 @@ def run(
     note = progress or (lambda fraction, text: None)
     counts: list[np.ndarray] = []
     ran: list[np.ndarray] = []
-    done = 0
     if blocks == "all" or not mapped:
         for p in prepared:
             everything = np.arange(p.launch.blocks)
@@ -143,7 +142,6 @@ def run(
                 ran[n] = np.concatenate([ran[n], rest])
     tiles = None if whole else np.concatenate([p.tiles(r) for p, r in zip(prepared, ran, strict=True)])
     _check_written(arena, prepared, ran, tiles)
-    done = sum(int(c[:, 1].sum()) for c in counts)
     return Simulation(
         launches=[
             LaunchCounts(
@@ -154,7 +152,7 @@ def run(
         c=arena.stored("C"),
         tiles=tiles,
         seconds=time.perf_counter() - start,
-        thread_instructions=done,
+        thread_instructions=sum(int(c[:, 1].sum()) for c in counts),
     )
 
 
