@@ -13,7 +13,7 @@ from .expectations import UNCHECKED, Measured, Verdict, meaning
 from .report import WIDTH, Page, short
 
 if TYPE_CHECKING:
-    from .experiments import Experiment
+    from .experiment_record import Experiment
     from .reproduction import Reproduction
 
 ROWS = 60

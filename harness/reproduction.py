@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import agreement, experiments, statistics
+from . import agreement, experiment_record, experiments, statistics
 from . import record as records
 from .comparison import DOUBTFUL
 from .errors import TilescopeError
 from .expectations import HOLDS
-from .experiments import Experiment, Progress
+from .experiment_record import Experiment
+from .experiments import Progress
 from .measuring import Measurement
 
 
@@ -127,7 +128,7 @@ def reproduce(
     Raises TilescopeError where the run is damaged, no experiment, made by a newer version, or needs a GPU that is not here.
     """
     recorded = records.load(run)
-    before = experiments.loaded(recorded)
+    before = experiment_record.loaded(recorded)
     definition = before.definition
     chosen = backend or before.backend
     try:
@@ -150,7 +151,7 @@ def compare(
     recorded: records.Run, repeated: records.Run, before: Experiment | None = None, again: Experiment | None = None
 ) -> Reproduction:
     """A recorded run beside another run of the same experiment."""
-    before, again = before or experiments.loaded(recorded), again or experiments.loaded(repeated)
+    before, again = before or experiment_record.loaded(recorded), again or experiment_record.loaded(repeated)
     found = Reproduction(
         before.definition.name, before.id, again.id, len(again.points), list(_environment(recorded.manifest, repeated.manifest)),
         troubles=again.troubles, path=repeated.path,

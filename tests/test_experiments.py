@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import cli, experiments, measuring, record
+from harness import cli, experiment_record, experiments, measuring, record
 from harness.errors import TilescopeError
 
 ROOT = Path(experiments.__file__).resolve().parent.parent
@@ -62,7 +62,7 @@ def measured(monkeypatch) -> list:
     return points
 
 
-def run(folder: Path, **options) -> experiments.Experiment:
+def run(folder: Path, **options) -> experiment_record.Experiment:
     return harness.experiment(folder, backend="sim", **options)
 
 
@@ -80,7 +80,7 @@ def test_a_run_holds_every_point_and_comes_back(folder, measured):
     )
     assert "registers" in binaries.ptxas[0] and str(ROOT) not in "".join(binaries.ptxas)
     assert kept.text("experiment.toml") == TEXT and "holds: the lanes' bytes" in kept.text("profile.txt")
-    again = experiments.loaded(kept)
+    again = experiment_record.loaded(kept)
     assert again.table.equals(found.table) and again.claims == found.claims
     assert [repr(m.values) for m in again.measurements] == [repr(m.values) for m in found.measurements]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import harness
-from harness import cli, experiments, measuring, record, reproduction
+from harness import cli, experiment_record, measuring, record, reproduction
 from harness.errors import TilescopeError
 from harness.measuring import Measurement
 
@@ -86,12 +86,12 @@ def test_other_machine_code_may_count_otherwise(recorded, monkeypatch):
     runs["sass"] = "another"
     recorded.__dict__["runs"] = runs
     found = reproduction.compare(
-        recorded, recorded, experiments.loaded(recorded), experiments.loaded(record.load(recorded.path))
+        recorded, recorded, experiment_record.loaded(recorded), experiment_record.loaded(record.load(recorded.path))
     )
     assert found.same_code == 0 and len(found.other_code) == 2 and found.ok
-    later = experiments.loaded(record.load(recorded.path))
+    later = experiment_record.loaded(record.load(recorded.path))
     later.measurements[0].values = [(*v[:3], v[3] + 1, *v[4:]) for v in later.measurements[0].values]
-    found = reproduction.compare(recorded, recorded, experiments.loaded(recorded), later)
+    found = reproduction.compare(recorded, recorded, experiment_record.loaded(recorded), later)
     assert found.different and not any(d.broken for d in found.different) and found.ok
 
 
@@ -102,8 +102,8 @@ def test_other_machine_code_may_count_otherwise(recorded, monkeypatch):
 def test_times_have_a_verdict_with_an_interval(recorded, factor, flags, verdict):
     rng = np.random.default_rng(0)
 
-    def timed(scale: float, words: str) -> experiments.Experiment:
-        found = experiments.loaded(record.load(recorded.path))
+    def timed(scale: float, words: str) -> experiment_record.Experiment:
+        found = experiment_record.loaded(record.load(recorded.path))
         for m in found.measurements:
             m.samples = [(i, scale * (1 + 0.001 * x), "", None) for i, x in enumerate(rng.standard_normal(50))]
             m.row["flags"] = words
