@@ -332,7 +332,7 @@ def _binaries(binaries: Mapping[str, Binary], tasks: Sequence[Task]) -> pd.DataF
     ]
     rows = []
     for name, b in binaries.items():
-        code = profiling.portable_cubin(b)
+        code = b.portable_cubin()
         sources = {
             environment.public(p): hashlib.sha256(text.encode()).hexdigest() for p, text in sorted(b.sources.items())
         }

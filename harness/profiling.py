@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -509,19 +508,6 @@ def _bounds_json(found: list[bounds.Bound]) -> dict[str, Any]:
     return {"bottleneck": bounds.bottleneck(found).name, "resources": [asdict(b) for b in found]}
 
 
-def portable_cubin(binary: Binary) -> bytes:
-    """The cubin with the folders of its line table blotted out, those of CUDA's own headers too, byte for byte as long."""
-    code = binary.cubin
-    for folder in sorted({str(Path(path).parent).encode() for path in binary.sources}, key=len, reverse=True):
-        if len(folder) > 1:
-            code = code.replace(folder, _blot(folder))
-    return re.sub(rb"(?<=[\0\1])/[\w.+@~ -]+/[\w.+@~ /-]+(?=\0)", lambda m: _blot(m[0]), code)
-
-
-def _blot(folder: bytes) -> bytes:
-    return b"." + b"/" * (len(folder) - 1)
-
-
 def _binary_json(binary: Binary, device: Device) -> dict[str, Any]:
     kernels = binary.kernels.values()
     return {
@@ -533,7 +519,7 @@ def _binary_json(binary: Binary, device: Device) -> dict[str, Any]:
         },
         "hashes": {
             "sass": binary.hash,
-            "cubin": _sha256(portable_cubin(binary)),
+            "cubin": _sha256(binary.portable_cubin()),
             "source": {
                 environment.public(path): _sha256(text.encode()) for path, text in sorted(binary.sources.items())
             },
@@ -594,7 +580,7 @@ def _record(profile: Profile, path: Path) -> Path:
         },
         {
             "sass.txt": profile.binary.sass(),
-            "kernel.cubin": portable_cubin(profile.binary),
+            "kernel.cubin": profile.binary.portable_cubin(),
             "profile.txt": report.render(profile),
             **{Path(path).name: text for path, text in profile.binary.sources.items()},
             **(profile.measured.files() if profile.measured else {}),

@@ -403,7 +403,7 @@ def _record(result: Result, path: Path, binary: Binary, started: float) -> Path:
         "values": record.frame(record.VALUES, rows),
         "samples": pd.DataFrame(samples, columns=["run", "roof", "sample", "value"]),
     }
-    files = {"roofs.txt": render(result), "sass.txt": binary.sass(), "kernel.cubin": binary.cubin}
+    files = {"roofs.txt": render(result), "sass.txt": binary.sass(), "kernel.cubin": binary.portable_cubin()}
     return record.write(path, manifest, tables, files)
 
 

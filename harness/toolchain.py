@@ -112,6 +112,14 @@ class Binary:
                 for i in kernel.instructions
             ]
 
+    def portable_cubin(self) -> bytes:
+        """The cubin with the folders of its line table blotted out, those of CUDA's own headers too, byte for byte as long."""
+        code = self.cubin
+        for folder in sorted({str(Path(path).parent).encode() for path in self.sources}, key=len, reverse=True):
+            if len(folder) > 1:
+                code = code.replace(folder, _blot(folder))
+        return re.sub(rb"(?<=[\0\1])/[\w.+@~ -]+/[\w.+@~ /-]+(?=\0)", lambda m: _blot(m[0]), code)
+
     def sass(self) -> str:
         """The disassembly as text: address, instruction, source line."""
         out = []
@@ -119,6 +127,10 @@ class Binary:
             out.append(f"// {kernel.name}: {kernel.function.registers} registers, sha256 {kernel.hash}")
             out += [f"/*{i.pc:05x}*/ {i.text} ;  // {Path(i.file).name}:{i.line}" for i in kernel.instructions]
         return "\n".join(out) + "\n"
+
+
+def _blot(folder: bytes) -> bytes:
+    return b"." + b"/" * (len(folder) - 1)
 
 
 def _code_hash(function: elf.Function) -> str:

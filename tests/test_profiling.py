@@ -239,7 +239,7 @@ def test_repr_is_short_and_print_shows_all(ragged):
 def test_a_recorded_cubin_says_nothing_of_the_machine_it_was_compiled_on():
     for stage in stages.ladder():
         binary = toolchain.compile(stage, stage.configure(), 90)
-        code = profiling.portable_cubin(binary)
+        code = binary.portable_cubin()
         assert len(code) == len(binary.cubin) and toolchain.machine_code_hash(code) == binary.hash
         for told in (sys.prefix, str(stages.KERNELS), tempfile.gettempdir() + "/", "site-packages"):
             assert told.encode() not in code, (stage.name, told)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from harness import device, roofs, sim
+from harness import device, roofs, sim, toolchain
 from harness.problem import Problem
 from harness.roofs import Loop
 from harness.sim.memory import BASE, GUARD
@@ -206,6 +206,13 @@ def a_roof(**changes) -> roofs.Roof:
     return roofs.Roof(**(values | changes))
 
 
+def test_the_recorded_cubin_says_nothing_of_the_machine_it_was_compiled_on(binary, tmp_path):
+    path = roofs._record(roofs.Result("r", H200, "NVIDIA H200", [a_roof()]), tmp_path / "roofs", binary, 0.0)
+    code = (path / "kernel.cubin").read_bytes()
+    assert toolchain.machine_code_hash(code) == binary.hash
+    assert str(roofs.SOURCE.parent).encode() in binary.cubin and str(roofs.SOURCE.parent).encode() not in code
+
+
 def test_widths_take_the_best_probe_of_a_resource():
     found = [
         a_roof(),
@@ -223,7 +230,6 @@ def test_widths_take_the_best_probe_of_a_resource():
 
 
 def test_every_resource_is_a_bound():
-    from harness import metrics, toolchain  # noqa: F401
     from harness.bounds import bounds, total
     from harness.stage import find
 
