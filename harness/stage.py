@@ -148,12 +148,15 @@ class Stage:
                 raise TilescopeError(f"{name}={value!r} is not an integer.") from None
             if values[name] < self.least.get(name, 1):
                 raise TilescopeError(f"{name}={values[name]} is less than {self.least.get(name, 1)}.")
-        t = SimpleNamespace(**values)
-        for rule in self.rules:
-            if not rule.holds(t):
-                shown = " ".join(f"{k}={v}" for k, v in values.items())
-                raise TilescopeError(f"illegal tunables for {self.name} ({shown}): {rule.says}.")
+        if rule := self.broken(values):
+            shown = " ".join(f"{k}={v}" for k, v in values.items())
+            raise TilescopeError(f"illegal tunables for {self.name} ({shown}): {rule.says}.")
         return values
+
+    def broken(self, values: Mapping[str, int]) -> Rule | None:
+        """The first rule that values of all tunables do not meet, or None. A rule may rely on those before it."""
+        t = SimpleNamespace(**values)
+        return next((rule for rule in self.rules if not rule.holds(t)), None)
 
     def plan(self, problem: Problem, tunables: Mapping[str, int]) -> list[Launch]:
         """The launches for a problem. Raises TilescopeError if the stage's own code fails or a block is too large."""

@@ -18,6 +18,7 @@ import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ from .device import Device
 from .errors import TilescopeError
 from .problem import Problem
 from .stage import Stage
+from .words import several
 
 if TYPE_CHECKING:
     import optuna
@@ -47,6 +49,10 @@ DRAWS = 20_000
 SLACK = 0.01
 """A dropped candidate counts as a winner if it is faster than the best kept one by more than this."""
 LIMIT_S = 2.0
+RULES = 5
+"""Rules shown, of those that suggestions broke; all are recorded."""
+UNLAUNCHABLE = "its launches must be ones that a GPU takes"
+"""What stands for a rule where the stage's own allow a combination whose launches are not possible."""
 READY, TIMED_WELL = "ready", "timed"
 STATES = {
     TIMED_WELL: "timed", READY: "ready to be timed", "wrong": "wrong or at fault when timed", "bounds": "dropped by the bounds",
@@ -92,9 +98,10 @@ Timer = Callable[[dict[str, int]], Timed]
 
 @dataclass
 class Tuned:
-    """A search's outcome: candidates best first, those against the rules only counted (`illegal`).
+    """A search's outcome: candidates best first; of those against the stage's rules only how many broke which.
 
     backend  'gpu' where candidates were timed, else 'sim'
+    illegal  suggestions by the first rule that each breaks, most frequent first
     """
 
     id: str
@@ -104,7 +111,7 @@ class Tuned:
     backend: str
     choices: Choices
     candidates: list[Candidate]
-    illegal: int
+    illegal: dict[str, int]
     options: dict[str, Any]
     journal: Path | None = None
     path: Path | None = None
@@ -116,7 +123,7 @@ class Tuned:
         """Candidates by state; `bounds` holds the sampled ones too."""
         found = {state: sum(c.state == state and not c.sampled for c in self.candidates) for state in STATES}
         found["bounds"] += sum(c.sampled for c in self.candidates)
-        return found | {"illegal": self.illegal}
+        return found | {"illegal": sum(self.illegal.values())}
 
     @property
     def winner(self) -> Candidate | None:
@@ -143,11 +150,16 @@ class Tuned:
             rows.append({"rank": n, **c.tunables, **{k: v for k, v in asdict(c).items() if k != "tunables"}})
         return pd.DataFrame(rows)
 
+    @property
+    def rules(self) -> pd.DataFrame:
+        """Columns rule, suggestions: how many broke it first."""
+        return pd.DataFrame(list(self.illegal.items()), columns=["rule", "suggestions"])
+
     def to_json(self) -> dict[str, Any]:
         winner = self.winner
         return {
             "run": self.id, "stage": self.stage, "problem": asdict(self.problem), "device": self.device, "backend": self.backend,
-            "choices": self.choices, "defaults": self.defaults, "options": self.options, "counts": self.counts,
+            "choices": self.choices, "defaults": self.defaults, "options": self.options, "counts": self.counts, "illegal": self.illegal,
             "interrupted": self.interrupted, "winner": asdict(winner) if winner else None, "winners_dropped": [asdict(c) for c in self.lost],
             "candidates": [asdict(c) for c in self.candidates], "path": str(self.path) if self.path else None,
         }  # fmt: skip
@@ -221,7 +233,7 @@ def run(
     path = record.destination(out, stage.name, name)
     journal = _journal(stage, target, problem, chosen)
     options = {"count": count, "timed": timed, "sampled": sampled, "margin": margin, "seed": seed}
-    result = Tuned(name, stage.name, problem, target.name, backend, chosen, [], 0, options, journal, defaults=dict(stage.tunables))  # fmt: skip
+    result = Tuned(name, stage.name, problem, target.name, backend, chosen, [], {}, options, journal, defaults=dict(stage.tunables))  # fmt: skip
     if live and timer is None:
         timer = _timer(kernel, problem, live.index, nvcc)
     if timer:
@@ -232,10 +244,11 @@ def run(
     except KeyboardInterrupt:
         result.interrupted = True
     found = search.candidates()
+    result.illegal = dict(search.illegal.most_common())
     if not found and not result.interrupted:
-        stage.configure({name: values[0] for name, values in chosen.items()})  # names the rule that is broken
         raise TilescopeError(
-            f"no legal candidate among the choices for {stage.name}.", "Give other values, or a larger COUNT."
+            f"no legal candidate among the choices for {stage.name}: {next(iter(result.illegal))}.",
+            "Give other values.",
         )
     _drop(found, margin)
     try:
@@ -245,7 +258,6 @@ def run(
         result.interrupted = True
     order = list(STATES)
     result.candidates = sorted(found, key=lambda c: (order.index(c.state), c.ms if c.ms == c.ms else math.inf, c.bound_ms))  # fmt: skip
-    result.illegal = search.illegal
     result.path = _record(result, path, started)
     return result
 
@@ -306,9 +318,9 @@ class _Search:
             self.compiled.tell(trial.number, state=state.FAIL)
         if self.compiled.get_trials(deepcopy=False):  # else a search that goes on would suggest the same again
             sampler.reseed_rng()
-        self.illegal = sum(
-            t.user_attrs.get("state") == "illegal" for t in self.compiled.get_trials(deepcopy=False, states=(state.PRUNED,))
-        )  # fmt: skip
+        pruned = self.compiled.get_trials(deepcopy=False, states=(state.PRUNED,))
+        suggested = [self._broken(t.params) for t in pruned if t.user_attrs.get("state") == "illegal"]
+        self.illegal = Counter(filter(None, suggested))
 
     @property
     def arena(self) -> sim.Arena:
@@ -345,12 +357,13 @@ class _Search:
                     trial = self.compiled.ask()
                     tunables = {n: trial.suggest_categorical(n, values) for n, values in self.chosen.items()}
                     key = tuple(tunables.items())
-                    if key not in known and self._legal(tunables):
+                    rule = self._broken(tunables)
+                    if key not in known and not rule:
                         known.add(key)
                         batch.append((trial, tunables))
                         continue
-                    trial.set_user_attr("state", "known" if key in known else "illegal")
-                    self.illegal += key not in known
+                    trial.set_user_attr("state", "illegal" if rule else "known")
+                    self.illegal.update([rule] if rule else [])
                     self.compiled.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
                     fresh = self._fresh(known)  # legal combinations are rare: the next one is drawn among them
                     if dry := fresh is None:
@@ -370,16 +383,19 @@ class _Search:
             pool = (tuple(map(self.random.choice, self.chosen.values())) for _ in range(DRAWS))
         for values in pool:
             tunables = dict(zip(self.chosen, values, strict=True))
-            if tuple(tunables.items()) not in known and self._legal(tunables):
+            if tuple(tunables.items()) not in known and not self._broken(tunables):
                 return tunables
         return None
 
-    def _legal(self, tunables: dict[str, int]) -> bool:
+    def _broken(self, tunables: dict[str, int]) -> str:
+        """The first rule that a combination breaks, or nothing."""
+        if rule := self.stage.broken(tunables):
+            return rule.says
         try:
-            self.stage.plan(self.problem, self.stage.configure(tunables))
+            self.stage.plan(self.problem, tunables)
         except TilescopeError:
-            return False
-        return True
+            return UNLAUNCHABLE
+        return ""
 
     def _compile(self, tunables: dict[str, int]) -> str:
         """Puts the machine code into the cache; what nvcc complains of, or nothing."""
@@ -525,6 +541,11 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
     page.table(["", "<tunables", "regs", "warps", "bound ms", "ms", "cuBLAS / this", "<"], rows)
     page.section("What became of them")
     page.pairs([(STATES[state], str(n)) for state, n in t.counts.items() if n])
+    if t.illegal:
+        page.section("Rules broken", "by suggestions, each counted for the first that it breaks")
+        page.pairs([(str(n), rule) for rule, n in list(t.illegal.items())[:RULES]])
+        if len(t.illegal) > RULES:
+            page.say(f"and {several(len(t.illegal) - RULES, 'more rule')} in rules.csv", "dim")
     if t.interrupted:
         page.say("Interrupted: the same command goes on from here.", "yellow")
     if (winner := t.winner) is None:
@@ -533,10 +554,22 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
     words = " ".join(f"{k}={v}" for k, v in winner.tunables.items())
     page.section("Winner" if winner.state == TIMED_WELL else "Least bound", "" if winner.state == TIMED_WELL else "nothing was timed: no GPU here")  # fmt: skip
     page.say(words)
-    if t.sampled:
-        verdict = f"{len(t.lost)} of them faster than every one kept: the bounds dropped a winner" if t.lost else "none of them a winner"  # fmt: skip
-        page.say(f"Of those that the bounds dropped, {len(t.sampled)} were timed: {verdict}.", "bold red" if t.lost else "")  # fmt: skip
+    page.say(pruning(t.counts["bounds"], len(t.sampled), len(t.lost)), "bold red" if t.lost else "")
     return page.text()
+
+
+def pruning(dropped: int, timed: int, lost: int) -> str:
+    """A sentence on what the bounds dropped: how many, how many of them were timed nevertheless, and whether one was a winner."""
+    if not dropped:
+        return "The bounds dropped none."
+    if not timed:
+        return (
+            f"The bounds dropped {dropped}; none of them was timed, so it is not known whether a winner is among them."
+        )
+    found = (
+        f"{lost} of them faster than every one kept: the bounds dropped a winner" if lost else "none of them a winner"
+    )
+    return f"The bounds dropped {dropped}; {timed} of them were timed nevertheless, {found}."
 
 
 def _record(t: Tuned, path: Path, started: float) -> Path:
@@ -553,7 +586,9 @@ def _record(t: Tuned, path: Path, started: float) -> Path:
             for n, c in enumerate(t.candidates)
         ]
     )  # fmt: skip
-    files: dict[str, str | bytes] = {"candidates.csv": table.to_csv(index=False), "profile.txt": render(t)}
+    files: dict[str, str | bytes] = {
+        "candidates.csv": table.to_csv(index=False), "rules.csv": t.rules.to_csv(index=False), "profile.txt": render(t),
+    }  # fmt: skip
     if t.journal and t.journal.exists():
         files["study.journal"] = t.journal.read_bytes()
-    return record.write(path, manifest, {"runs": runs, "candidates": table}, files)
+    return record.write(path, manifest, {"runs": runs, "candidates": table, "rules": t.rules}, files)

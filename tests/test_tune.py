@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 
 import pytest
@@ -30,7 +31,17 @@ def test_choices():
 
 
 def outcome(*candidates: Candidate) -> Tuned:
-    return Tuned("r", "tiled", SMALL, "h200", "gpu", {"TILE": (8, 16, 32)}, list(candidates), 7, {})
+    return Tuned(
+        "r",
+        "tiled",
+        SMALL,
+        "h200",
+        "gpu",
+        {"TILE": (8, 16, 32)},
+        list(candidates),
+        {"TILE must be small": 5, "and even": 2},
+        {},
+    )
 
 
 def test_a_dropped_winner_is_noticed():
@@ -42,6 +53,24 @@ def test_a_dropped_winner_is_noticed():
     assert bad.lost == [faster] and bad.winner is faster and "the bounds dropped a winner" in tune.render(bad, 200)
     assert good.counts["bounds"] == 1 and bad.counts["bounds"] == 2 and bad.counts["illegal"] == 7
     assert "No candidate is left" in tune.render(outcome(Candidate({"TILE": 8}, "spills", "8 bytes")))
+
+
+def test_what_is_said_of_the_bounds():
+    assert tune.pruning(0, 0, 0) == "The bounds dropped none."
+    assert "dropped 9; none of them was timed" in tune.pruning(9, 0, 0)
+    assert tune.pruning(9, 4, 0) == "The bounds dropped 9; 4 of them were timed nevertheless, none of them a winner."
+    assert "dropped 9; 4 of them were timed" in tune.pruning(9, 4, 1) and "dropped a winner" in tune.pruning(9, 4, 1)
+
+
+def test_the_rules_that_suggestions_break_are_named_most_frequent_first():
+    said = tune.render(outcome(Candidate({"TILE": 8})))
+    assert re.search(r"suggested against the stage's rules +7\n", said)
+    assert re.search(r"RULES BROKEN.*\n +5 +TILE must be small\n +2 +and even\n", said)
+    many = outcome(Candidate({"TILE": 8}))
+    many.illegal = {f"rule {n}": 9 - n for n in range(7)}
+    said = tune.render(many)
+    assert "rule 4" in said and "rule 5" not in said and "and 2 more rules in rules.csv" in said
+    assert many.to_json()["illegal"] == many.illegal and many.counts["illegal"] == sum(many.illegal.values())
 
 
 def test_what_the_bounds_drop():
@@ -79,6 +108,21 @@ def test_without_a_gpu_it_ranks(profiles):
     assert run.manifest["kind"] == "tune" and run.manifest["counts"]["ready"] == 3
     assert len(run.table("candidates")) == len(run.runs) == 3 and (run.path / "study.journal").stat().st_size
     assert "nothing was timed" in run.text("profile.txt")
+    [rule] = done.illegal
+    assert rule == stage.find("tiled").rules[0].says and run.manifest["illegal"] == done.illegal
+    assert run.table("rules").to_dict("records") == [{"rule": rule, "suggestions": done.illegal[rule]}]
+    again = search(margin=100.0, count=3)
+    assert again.illegal == done.illegal  # those of the search that goes on included
+
+
+def test_a_launch_that_no_gpu_takes_counts_too(profiles, monkeypatch):
+    monkeypatch.setattr(tune.stages.Stage, "broken", lambda *a: None)
+    assert set(search(margin=100.0).illegal) == {tune.UNLAUNCHABLE}
+
+
+def test_no_legal_candidate_names_the_rule(profiles):
+    with pytest.raises(TilescopeError, match="no legal candidate .* for tiled: TILE must be 2, 4, 8, 16 or 32"):
+        tune.run("tiled", problem=SMALL, given={"TILE": "5,64"}, device="h200", backend="sim")
 
 
 def test_times_the_kept_and_some_dropped_and_goes_on(profiles, monkeypatch):
