@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from . import record as records
+from . import stage as stages
 from . import statistics
 from .errors import TilescopeError
 from .statistics import VERDICTS
+from .words import listed
 
 DOUBTFUL = frozenset(
     ("throttled", "power-capped", "busy", "unsettled", "unheld", "wrong", "damage", "fault", "few-rounds")
 )
 """Flags of a point that speak against its time."""
+NAMED = 6
+"""Rows named of two runs that share none."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A stage on a problem in two runs: time in A over time in B, above 1 where B is faster, and B's verdict."""
+    """A stage on a problem in two runs: time in A over time in B, above 1 where B is faster, and B's verdict.
+
+    note: flags of either time that speak against it; tunables: those that are not the stage's own.
+    """
 
     stage: str
     problem: tuple[int, int, int]
@@ -30,15 +38,18 @@ class Compared:
     hi: float
     verdict: str
     note: str = ""
+    tunables: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows that both runs have, and in words how the runs differ in what they were taken under."""
+    """Rows that both runs have, and in words those that only one has and how the runs differ in what they were taken under."""
 
     a: str
     b: str
     rows: list[Compared]
+    only_a: list[str]
+    only_b: list[str]
     differences: list[str]
 
     @property
@@ -49,7 +60,7 @@ class Comparison:
         counts = {v: sum(r.verdict == v for r in self.rows) for v in VERDICTS}
         return {
             "a": self.a, "b": self.b, "ok": self.ok, "verdicts": counts, "differences": self.differences,
-            "rows": [asdict(r) for r in self.rows],
+            "only_a": self.only_a, "only_b": self.only_b, "rows": [asdict(r) for r in self.rows],
         }  # fmt: skip
 
 
@@ -57,7 +68,8 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     """How the times of run B compare with those of run A, from their raw samples.
 
     Samples of different runs are not paired: what drifts between runs is in the difference. A row with a flag that speaks
-    against its time (throttled, busy, ...) is AMBIGUOUS. Raises TilescopeError where a run has no times, or they share none.
+    against its time (throttled, busy, ...) is AMBIGUOUS, unless both runs have the very same samples: a run is the SAME as
+    itself. Raises TilescopeError where a run has no times, or they share none.
     """
     first, second = (records.load(x) for x in (a, b))
     points = []
@@ -69,31 +81,42 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
             )
         samples = run.table("samples").groupby("run").ms.apply(list).to_dict()
         points.append({_identity(row): (row, samples.get(row.run, [])) for row in run.runs.itertuples()})
-    rows = []
-    for key, (row, times) in points[0].items():
-        if key not in points[1]:
-            continue
-        other, later = points[1][key]
-        found = statistics.unpaired_ratio(later, times)
-        doubts = sorted(DOUBTFUL & {*row.flags.split(), *other.flags.split()})
-        word = "AMBIGUOUS" if doubts else statistics.verdict(found)
-        at = (int(row.m), int(row.n), int(row.k))
-        rows.append(
-            Compared(
-                row.stage,
-                at,
-                statistics.median(times).value,
-                statistics.median(later).value,
-                found.value,
-                found.lo,
-                found.hi,
-                word,
-                " ".join(doubts),
-            )
-        )
+    only_a, only_b = (
+        [_named(row) for key, (row, _) in own.items() if key not in other]
+        for own, other in (points, reversed(points))
+    )  # fmt: skip
+    rows = [_compared(*one, *points[1][key]) for key, one in points[0].items() if key in points[1]]
     if not rows:
-        raise TilescopeError(f"runs {first.id} and {second.id} share no stage on the same problem.")
-    return Comparison(first.id, second.id, rows, _differences(first, second))
+        raise TilescopeError(
+            f"runs {first.id} and {second.id} share no stage on the same problem.",
+            f"A has {listed(only_a, NAMED)}; B has {listed(only_b, NAMED)}.",
+        )
+    return Comparison(first.id, second.id, rows, only_a, only_b, _differences(first, second))
+
+
+def _compared(row: Any, times: list[float], other: Any, later: list[float]) -> Compared:
+    found = statistics.unpaired_ratio(later, times)
+    doubts = sorted(DOUBTFUL & {*row.flags.split(), *other.flags.split()})
+    word = "AMBIGUOUS" if doubts and times != later else statistics.verdict(found)
+    return Compared(
+        row.stage, (int(row.m), int(row.n), int(row.k)), statistics.median(times).value, statistics.median(later).value, found.value,
+        found.lo, found.hi, word, " ".join(doubts), _tunables(row),
+    )  # fmt: skip
+
+
+def _tunables(row: Any) -> str:
+    return stages.changed(row.stage, json.loads(row.tunables))
+
+
+def _named(row: Any) -> str:
+    """A row in words: what tells it from others, where that is not as usual."""
+    size = f"{row.m}" if row.m == row.n == row.k else f"{row.m}x{row.n}x{row.k}"
+    unusual = {
+        "alpha": row.alpha != 1, "beta": row.beta != 0, "lda": row.lda != row.k, "ldb": row.ldb != row.n, "ldc": row.ldc != row.n,
+        "distribution": row.distribution != "normal",
+    }  # fmt: skip
+    words = [f"{name}={getattr(row, name)}" for name, is_so in unusual.items() if is_so]
+    return " ".join(filter(None, [row.stage, _tunables(row), f"at {size}", *words, "" if row.cold else "hot"]))
 
 
 def _identity(row: Any) -> tuple:

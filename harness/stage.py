@@ -248,3 +248,12 @@ def find(name: str) -> Stage:
     raise TilescopeError(
         f"unknown kernel {name!r}.{nearest(name, known)}", f"Known: {', '.join(known)}; or a path to a stage file."
     )
+
+
+def changed(name: str, tunables: Mapping[str, int]) -> str:
+    """The tunables that differ from those of a stage, as one types them; all of them where the stage is not known."""
+    try:
+        own = find(name).tunables
+    except TilescopeError:  # from outside the checkout, or gone
+        own = {}
+    return " ".join(f"{k}={v}" for k, v in tunables.items() if own.get(k) != v)

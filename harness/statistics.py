@@ -65,11 +65,13 @@ def ratio(samples: Sequence[float] | np.ndarray, rival: Sequence[float] | np.nda
 def unpaired_ratio(
     samples: Sequence[float] | np.ndarray, rival: Sequence[float] | np.ndarray, seed: int = 0
 ) -> Estimate:
-    """Rival's median time over this one's, from samples taken apart."""
+    """Rival's median time over this one's, from samples taken apart. Of a measurement and itself it is 1, with no doubt."""
     a, b = (np.asarray(x, np.float64) for x in (samples, rival))
     a, b = a[np.isfinite(a)], b[np.isfinite(b)]
     if not a.size or not b.size:
         return NOTHING
+    if np.array_equal(a, b):
+        return Estimate(1.0, 1.0, 1.0)
     draws = np.median(_resampled(b, seed), axis=1) / np.median(_resampled(a, seed + 1), axis=1)
     return _interval(float(np.median(b) / np.median(a)), draws)
 

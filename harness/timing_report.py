@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from . import stage as stages
 from .bounds import bottleneck
 from .measurement import FLAGS, Point
 from .report import WIDTH, Page, figure
 from .statistics import Estimate, verdict
+from .words import listed, several
 
 if TYPE_CHECKING:
     from .comparison import Comparison
     from .profiling import Profile
     from .timings import Timings
 
+ALONE = 12
+"""Rows named of those that only one of two compared runs has."""
 STYLES = {"FASTER": "green", "SAME": "", "SLOWER": "bold red", "AMBIGUOUS": "yellow"}
 
 
@@ -157,16 +161,7 @@ def _flags(page: Page, points: list[Point]) -> None:
 
 
 def _label(p: Point) -> str:
-    from .stage import find
-
-    if p.backend != "gpu":
-        return p.stage
-    try:
-        defaults = dict(find(p.stage).tunables)
-    except Exception:
-        defaults = {}
-    changed = " ".join(f"{k}={v}" for k, v in p.tunables.items() if defaults.get(k) != v)
-    return f"{p.stage} {changed}".strip()
+    return f"{p.stage} {stages.changed(p.stage, p.tunables)}".strip()
 
 
 def _ratio(x: float) -> str:
@@ -229,11 +224,16 @@ def render_comparison(c: Comparison, width: int = WIDTH, colour: bool = False) -
     page.console.print(Text.assemble(("Compare", "bold"), f" B {c.b} with A {c.a}"))
     rows = []
     for r in c.rows:
+        size = f"{r.problem[0]}" if len(set(r.problem)) == 1 else "x".join(map(str, r.problem))
         rows.append((
-            r.stage, "x".join(map(str, r.problem)), figure(r.a_ms, 4), figure(r.b_ms, 4), _ratio(r.ratio), f"{_ratio(r.lo)} - {_ratio(r.hi)}",
+            f"{r.stage} {r.tunables}".strip(), size, figure(r.a_ms, 4), figure(r.b_ms, 4), _ratio(r.ratio), f"{_ratio(r.lo)} - {_ratio(r.hi)}",
             Text(r.verdict, style=STYLES[r.verdict]), Text(r.note, style="yellow"),
         ))  # fmt: skip
-    page.table(["<", "problem", "A ms", "B ms", "A / B", "95 % interval", "<B is", "<doubts"], rows)
+    page.table(["<", "size", "A ms", "B ms", "A / B", "95 % interval", "<B is", "<doubts"], rows)
+    for where, alone in (("A", c.only_a), ("B", c.only_b)):
+        if alone:
+            words = f"Only in {where}, not compared: {several(len(alone), 'row')}: {listed(alone, ALONE)}."
+            page.say(words, "yellow")
     for words in c.differences:
         page.say(f"They differ in {words}", "yellow")
     return page.text()

@@ -70,6 +70,13 @@ def test_an_unpaired_ratio():
     assert math.isnan(unpaired_ratio([], [1.0]).value)
 
 
+def test_a_measurement_is_the_same_as_itself_however_noisy():
+    noisy = np.random.default_rng(4).normal(1, 0.5, 9)
+    found = unpaired_ratio(noisy, noisy.copy())
+    assert (found.value, found.lo, found.hi) == (1, 1, 1) and verdict(found) == "SAME"
+    assert verdict(unpaired_ratio(noisy, noisy[1:])) == "AMBIGUOUS"
+
+
 @pytest.mark.parametrize(
     "x, is_settled",
     [

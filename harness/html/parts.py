@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import stage as stages
-from ..errors import TilescopeError
 from ..record import Run
 from .page import Section, facts
 
@@ -20,11 +19,7 @@ def known(rival: str) -> str:
 
 
 def contender(p: Mapping[str, Any]) -> str:
-    try:
-        usual = dict(stages.find(p["stage"]).tunables)
-    except TilescopeError:
-        usual = {}
-    return " ".join([known(p["stage"]), *(f"{k}={v}" for k, v in p["tunables"].items() if usual.get(k) != v)])
+    return f"{known(p['stage'])} {stages.changed(p['stage'], p['tunables'])}".strip()
 
 
 def end(run: Run) -> list[Section]:

@@ -349,12 +349,35 @@ def test_a_throttled_figure_is_no_verdict(gpu, tmp_path):
     assert {r.verdict for r in found.rows} == {"AMBIGUOUS"} and found.rows[0].note == "throttled" and found.ok
 
 
+def test_a_run_is_the_same_as_itself(gpu, tmp_path):
+    gpu.reasons = 0x40
+    a = recorded(gpu, tmp_path, "a")
+    found = harness.compare(a.path, a.path)
+    assert {(r.verdict, r.lo, r.hi, r.note) for r in found.rows} == {("SAME", 1.0, 1.0, "throttled")}
+    assert found.only_a == found.only_b == []
+
+
+def test_rows_without_a_partner_are_named(gpu, tmp_path, capsys):
+    a = recorded(gpu, tmp_path, "a")
+    b = harness.time("tiled", sizes=[16, 20], limit=0.1, out=tmp_path / "b", TILE=8)
+    found = harness.compare(a.path, b.path)
+    assert [(r.stage, r.problem[0]) for r in found.rows] == [("cublas", 16)]
+    assert found.only_a[:2] == ["naive at 16", "tiled at 16"] and len(found.only_a) == 7
+    assert found.only_b == ["tiled TILE=8 at 16", "tiled TILE=8 at 20", "cublas at 20"]
+    status, out, _ = run(capsys, f"compare A={a.path} B={b.path}")
+    assert status == 0 and "Only in A, not compared: 7 rows: naive at 16, tiled at 16" in out
+    assert "Only in B, not compared: 3 rows: tiled TILE=8 at 16, tiled TILE=8 at 20, cublas at 20." in " ".join(out.split())  # fmt: skip
+    assert run(capsys, f"compare A={a.path} B={a.path}")[1].count("Only in") == 0
+    _, out, _ = run(capsys, f"compare A={a.path} B={b.path} JSON=-")
+    assert json.loads(out)["only_b"] == found.only_b
+
+
 def test_runs_with_nothing_in_common(gpu, tmp_path):
     a = harness.time("naive", sizes=[16], limit=0.05, out=tmp_path / "a")
     b = harness.time("naive", sizes=[20], limit=0.05, out=tmp_path / "b")
     hot = harness.time("naive", sizes=[16], limit=0.05, out=tmp_path / "c", cold=False)
-    for other in (b, hot):
-        with pytest.raises(TilescopeError, match="share no stage on the same problem"):
+    for other, has in ((b, "naive at 20"), (hot, "naive at 16 hot")):
+        with pytest.raises(TilescopeError, match=f"share no stage on the same problem(.|\n)*B has {has}"):
             harness.compare(a.path, other.path)
     simulated = harness.profile("naive", size=16, backend="sim", out=tmp_path / "d")
     with pytest.raises(TilescopeError, match="has no times: it is of kind profile"):
