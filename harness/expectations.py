@@ -102,6 +102,8 @@ class Verdict:
     """A claim and what became of it: 'holds' where every reading agrees, 'does not hold', or 'not measured'.
 
     expected  whether the definition says that it holds; a verdict other than that is a `surprise`
+    relation  to what was expected: 'equals', 'least' or 'most'
+    quantity  in words, what the readings are of: the metric, or a ratio of two points' values
     """
 
     says: str
@@ -112,6 +114,13 @@ class Verdict:
     expected: bool
     readings: tuple[Reading, ...]
     why: str = ""
+    relation: str = "equals"
+    quantity: str = ""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Verdict:
+        """The verdict that the manifest of a run holds."""
+        return cls(**{**data, "readings": tuple(Reading(**r) for r in data["readings"])})
 
     @property
     def holds(self) -> bool:
@@ -188,8 +197,15 @@ class Claim:
         verdict = UNCHECKED if not readings else HOLDS if all(r.holds for r in readings) else FAILS
         return Verdict(
             self.says, self.article, self.metric, self.source, verdict, self.holds, tuple(readings),
-            self.why if verdict == FAILS else "",
+            self.why if verdict == FAILS else "", self.relation, self._quantity(),
         )  # fmt: skip
+
+    def _quantity(self) -> str:
+        name = f"{self.metric} [{self.source}]" if self.source else self.metric
+        if self.against is None:
+            return name
+        other = _named(self.against)
+        return f"{name} over that of {other}" if self.inverse else f"{name} of {other} over its own"
 
     def _ratio(self, value: float, point: Measured, points: Sequence[Measured]) -> float:
         """Against the points that `against` picks at the same problem and device: their median, where they are several."""
@@ -236,6 +252,14 @@ def _select(selector: Mapping[str, Any], points: Sequence[Measured]) -> list[Mea
             known = {p.value(selector[key]): p for p in reversed(found) if not math.isnan(p.value(selector[key]))}
             found = [known[best(known)]] if known else []
     return found
+
+
+def _named(selector: Mapping[str, Any]) -> str:
+    """A selector in words: 'tiled2d BK=8', 'the point with the highest time_ms'."""
+    said = {key: " or ".join(map(str, x if isinstance(x, list) else [x])) for key, x in selector.items()}
+    extremes = [f"with the {key} {said.pop(key)}" for key in ("lowest", "highest") if key in said]
+    words = [said.pop("stage", "the point" if extremes else "points"), *(f"{key}={x}" for key, x in said.items())]
+    return " ".join(words + extremes)
 
 
 def _attribute(point: Measured, key: str) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from .definition import SIMULATED
 from .expectations import UNCHECKED, Measured, Verdict, meaning
 from .report import WIDTH, Page, short
+from .words import several
 
 if TYPE_CHECKING:
     from .experiment_record import Experiment
@@ -27,8 +30,9 @@ def render(e: Experiment, width: int = WIDTH, colour: bool = False) -> str:
     page = Page(width, colour)
     page.say(f"{e.definition.name}: {e.definition.question}", style="bold")
     where = ", ".join(sorted({row["device"] for row in e.rows}))
-    page.say(f"{len(e.points)} points, BACKEND={e.backend}, {where}")
-    _claims(page, e.claims)
+    how = "simulated for" if e.backend == "sim" else "measured on"
+    page.say(f"{several(len(e.points), 'point')}, {how} {where} (BACKEND={e.backend})")
+    _claims(page, e)
     if e.definition.metrics:
         page.section("Points", "by source: sim simulated, ncu counted, timing measured")
         _table(page, e.table, _varied(e.measured))
@@ -36,15 +40,14 @@ def render(e: Experiment, width: int = WIDTH, colour: bool = False) -> str:
     if faults:
         page.section("Faults", "where the simulator stopped the kernel")
         for row in faults:
-            where = (
-                f" at {row['fault_file']}:{row['fault_line']} (block {row['fault_block']}, thread {row['fault_thread']}):"
-                f" {row['fault_text']}"
-            )
-            page.say(
-                f"{row['stage']} {_tunables(row)}: {row['fault_kind']}: {row['fault']}{where if row['fault_file'] else ''}"
-            )
+            where = f" at {row['fault_file']}:{row['fault_line']:.0f}" if row["fault_file"] else ""
+            page.say(f"{row['stage']} {_tunables(row)}: {row['fault_kind']}{where}", style="bold")
+            by = f", by thread {row['fault_thread']} of block {row['fault_block']}" if row["fault_thread"] else ""
+            page.say(f"{row['fault']}{by}", indent=6)
+            if row["fault_text"]:
+                page.say(row["fault_text"], style="dim", indent=6)
     if e.troubles:
-        page.section("Not measured")
+        page.section("Points not measured")
         for point, why in e.troubles.items():
             page.say(f"{point}: {why}", style="yellow")
     return page.text()
@@ -54,31 +57,58 @@ def _tunables(row: dict) -> str:
     return " ".join(f"{k}={v}" for k, v in json.loads(row["tunables"]).items()) + f" at {row['m']}"
 
 
-def _claims(page: Page, claims: Sequence[Verdict]) -> None:
-    if not claims:
+def _claims(page: Page, e: Experiment) -> None:
+    if not e.claims:
         return
     page.section("Claims", "as the definition states them")
-    for c in claims:
+    page.say(tally(e.claims), style="bold")
+    for c in e.claims:
         style = "" if c.verdict == UNCHECKED else "green" if c.holds else "yellow"
-        note = "" if not c.surprise else "  (NOT as expected)"
         where = f"  ({c.article})" if c.article else ""
-        page.say(f"{c.verdict}: {c.says}{where}{note}", style="bold red" if c.surprise else style)
+        page.say(f"{outcome(c)}: {c.says}{where}", style="bold red" if c.surprise else style)
         if c.readings:
-            page.say(f"    {c.metric}{f' [{c.source}]' if c.source else ''}: {_readings(c)}")
+            page.say(readings(c), indent=6)
         if c.why:
-            page.say(f"    {c.why}", style="dim")
+            page.say(c.why, style="dim", indent=6)
+    if e.backend == "sim" and (lacking := [s for s in e.definition.how.sources if s not in SIMULATED]):
+        if any(c.verdict == UNCHECKED for c in e.claims):
+            page.say(f"Claims that were not measured need a GPU (sources {', '.join(lacking)}).", style="dim")
+    unexplained = {c.metric: None for c in e.claims if c.readings and c.metric not in e.definition.metrics}
+    for metric in unexplained:
+        unit, what = meaning(metric)
+        if what != metric:
+            page.say(f"{metric}: {what}{f', {unit}' if unit else ''}", style="dim")
 
 
-def _readings(c: Verdict) -> str:
+def outcome(c: Verdict) -> str:
+    """A claim's verdict, and whether it is the one that the definition expects where that is not plain."""
+    if c.surprise:
+        return f"{c.verdict}, NOT as expected"
+    return f"{c.verdict}, as expected" if not c.expected and c.verdict != UNCHECKED else c.verdict
+
+
+def tally(claims: Sequence[Verdict]) -> str:
+    """Claims in a line: '7 claims: 4 hold; 1 does not hold, as expected; 2 not measured'."""
+    found = sorted(Counter(map(outcome, claims)).items(), key=lambda x: x[0] == UNCHECKED)
+    words = [f"{n} {x if n == 1 else x.replace('holds', 'hold').replace('does', 'do')}" for x, n in found]
+    return f"{several(len(claims), 'claim')}: {'; '.join(words)}"
+
+
+def readings(c: Verdict) -> str:
+    """What was found of a claim: the value furthest from what it says, beside that, and for how many points it agrees."""
     worst = c.worst
     assert worst is not None
-    words = f"{short(worst.value)} for {worst.point}, claimed {short(worst.expected)}"
-    if len(c.readings) == 1:
-        return words
-    agree = sum(r.holds for r in c.readings)
-    if agree == len(c.readings):
-        return f"all {agree} points agree; {words}"
-    return f"{agree} of {len(c.readings)} points agree; furthest off: {words}"
+    limit = {"least": "at least ", "most": "at most "}.get(c.relation, "")
+    words = f"{short(worst.value)} for {worst.point}, claimed {limit}{short(worst.expected)}"
+    count, agree = len(c.readings), sum(r.holds for r in c.readings)
+    if count > 1:
+        agreed = (
+            f"all {count} points agree, for example"
+            if agree == count
+            else f"{agree} of {count} points agree; furthest off:"
+        )
+        words = f"{agreed} {words}"
+    return f"{c.quantity or c.metric}: {words}"
 
 
 def _varied(points: Sequence[Measured]) -> list[str]:
@@ -103,16 +133,20 @@ def _table(page: Page, table: pd.DataFrame, tunables: Sequence[str]) -> None:
     ]
     shown = shown.drop(columns=["m", "n", "k", *constant])
     numbers = [c for c in shown if c not in ("stage", "tunables", "device", "size")]
+    units = {c: meaning(c.split(" [")[0]) for c in numbers}
+    for c in (c for c in numbers if units[c][0] == "s"):  # beside bound_ms and time_ms
+        shown[c], units[c] = 1e3 * shown[c], ("ms", units[c][1])
     rows = [
         [*(str(r[c]) for c in shown if c not in numbers), *("" if pd.isna(r[c]) else short(r[c]) for c in numbers)]
         for r in shown.to_dict("records")
     ]
     keys = {c: f"({chr(97 + i)})" for i, c in enumerate(numbers)}
-    page.table([*(f"<{c}" for c in shown if c not in numbers), *keys.values()], rows[:ROWS])
+    heads = [c if c == "size" else f"<{c}" for c in shown if c not in numbers]
+    page.table([*heads, *keys.values()], rows[:ROWS])
     if len(rows) > ROWS:
         page.say(f"and {len(rows) - ROWS} more points in points.csv", style="dim")
     for column, letter in keys.items():
-        unit, what = meaning(column.split(" [")[0])
+        unit, what = units[column]
         page.say(f"{letter} {column}: {what}{f', {unit}' if unit else ''}", style="dim")
 
 

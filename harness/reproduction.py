@@ -20,6 +20,7 @@ from .expectations import HOLDS
 from .experiment_record import Experiment
 from .experiments import Progress
 from .measuring import Measurement
+from .words import several
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,11 @@ class Reproduction:
         broken = sum(d.broken for d in self.different)
         words = [f"no longer holds: {x}" for x in lost]
         if broken:
-            words.append(f"{broken:,} counters differ although the machine code is the same")
+            words.append(
+                f"{several(broken, 'counter')} differ{'s' * (broken == 1)} although the machine code is the same"
+            )
         if self.troubles:
-            words.append(f"{len(self.troubles)} points could not be measured")
+            words.append(f"{several(len(self.troubles), 'point')} could not be measured")
         return "; ".join(words)
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 
+from harness import experiment_report
 from harness.errors import TilescopeError
-from harness.expectations import FAILS, HOLDS, UNCHECKED, Claim, Measured
+from harness.expectations import FAILS, HOLDS, UNCHECKED, Claim, Measured, Verdict
 
 
 def point(
@@ -50,6 +52,50 @@ def verdict(points=POINTS, **table):
 def test_verdicts(table, expected, count):
     found = verdict(**table)
     assert (found.verdict, len(found.readings)) == (expected, count)
+
+
+@pytest.mark.parametrize(
+    "table, quantity",
+    [
+        ({"equals": 1}, "tflops"),
+        ({"source": "ncu", "equals": 1}, "tflops [ncu]"),
+        ({"against": {"stage": "naive"}, "equals": 1}, "tflops of naive over its own"),
+        ({"against": {"stage": ["naive", "tiled"], "TILE": 2}, "inverse": True, "equals": 1}, "tflops over that of naive or tiled TILE=2"),
+        ({"against": {"highest": "time_ms"}, "equals": 1}, "tflops of the point with the highest time_ms over its own"),
+        ({"against": {"TILE": 2}, "equals": 1}, "tflops of points TILE=2 over its own"),
+    ],
+)  # fmt: skip
+def test_what_is_compared_is_said(table, quantity):
+    assert verdict(**table).quantity == quantity
+
+
+def test_a_verdict_comes_back_from_a_manifest():
+    found = verdict(most=1, holds=False, why="it is 5")
+    kept = asdict(found) | {"readings": [asdict(r) for r in found.readings]}
+    assert Verdict.of(kept) == found and found.relation == "most"
+    del kept["quantity"], kept["relation"]  # of a run recorded before there were these
+    assert experiment_report.readings(Verdict.of(kept)).startswith(
+        "tflops: 1 of 4 points agree; furthest off: 5 for tiled"
+    )
+
+
+def test_claims_in_words():
+    holds, fails, surprise, unknown = (
+        verdict(least=1),
+        verdict(most=1, holds=False),
+        verdict(most=1),
+        verdict(source="x", most=1),
+    )
+    assert experiment_report.tally([unknown, holds, holds, fails, surprise]) == (
+        "5 claims: 2 hold; 1 does not hold, as expected; 1 does not hold, NOT as expected; 1 not measured"
+    )
+    assert experiment_report.tally([surprise, surprise]) == "2 claims: 2 do not hold, NOT as expected"
+    assert (
+        experiment_report.readings(holds)
+        == "tflops: all 4 points agree, for example 5 for tiled TILE=4 at 128, claimed at least 1"
+    )
+    single = verdict(of={"size": 128}, most=4)
+    assert experiment_report.readings(single) == "tflops: 5 for tiled TILE=4 at 128, claimed at most 4"
 
 
 def test_a_surprise_is_a_verdict_other_than_the_definition_says():

@@ -193,6 +193,21 @@ def test_a_point_that_cannot_be_measured_leaves_the_others(folder, monkeypatch, 
     assert run(folder).taken.count("measured") == 2
 
 
+def test_what_is_printed_explains_itself(folder):
+    more = '\n[[claims]]\nsays = "it is fast"\nmetric = "time_ms"\nmost = 1\n'
+    more += '[[claims]]\nsays = "no conflicts"\nmetric = "bank_conflict_share"\nof = { stage = "tiled", TILE = 4 }\nequals = 0\n'
+    text = TEXT.replace('"right"', '"bound: issue", "bound_ms"') + more
+    (folder / "experiment.toml").write_text(text)
+    found = run(folder)
+    said = str(found)
+    assert "6 points, simulated for h200 (BACKEND=sim)" in said and "3 claims: 2 hold; 1 not measured" in said
+    assert "Claims that were not measured need a GPU (sources timing)." in said
+    assert "bank_conflict_share: shared-memory passes that are bank conflicts, share" in said  # not in the table
+    assert "least time: issue, ms" in said  # as bound_ms beside it
+    least = found.table["bound: issue [sim]"].iloc[0]
+    assert f"{1e3 * least:.6g}" in said and least < found.table["bound_ms [sim]"].iloc[0] / 100
+
+
 def test_a_fault_is_an_outcome(folder):
     (folder / "experiment.toml").write_text(
         'question = "Is it found?"\nmetrics = ["fault"]\n[[points]]\nstages = ["tiled_no_first_barrier"]\ntunables = { TILE = 8 }\n'
@@ -201,7 +216,10 @@ def test_a_fault_is_an_outcome(folder):
     found = run(folder)
     row = record.load(found.path).runs.iloc[0]
     assert found.ok and not row.ok and row.fault_kind == "race (read-after-write)" and row.fault_other_line > 0
-    assert "race (read-after-write)" in str(found)
+    assert "race (read-after-write) at kernels/faulty/tiled_no_first_barrier.cu:25 shared" in " ".join(
+        str(found).split()
+    )
+    assert str(found) == str(experiment_record.loaded(record.load(found.path)))
 
 
 def test_status_1_where_a_claim_is_not_as_expected(folder, capsys):

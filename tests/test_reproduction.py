@@ -72,7 +72,7 @@ def test_a_counter_that_differs_is_not_reproduced(recorded, monkeypatch, capsys)
     assert cli.main(["reproduce", str(recorded.path), "--json", "-"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert [d["metric"] for d in said["different"]] == ["smsp__inst_executed.sum"] and said["different"][0]["broken"]
-    assert "1 counters differ" in said["why"]
+    assert "1 counter differs" in said["why"]
 
 
 def test_a_claim_that_no_longer_holds(recorded, monkeypatch):
