@@ -170,7 +170,7 @@ def show(args: argparse.Namespace) -> int:
 @verb(
     Option("run", "run directory, or the id of a run"),
     Option("name", "experiment, all of whose runs go into one page"),
-    Option("out", "file to write (default reports/RUN.html or reports/NAME.html)"),
+    Option("out", "file to write (default reports/KIND-STAGE-SIZE-RUN.html or reports/NAME.html)"),
     bare="run",
 )  # fmt: skip
 def report(args: argparse.Namespace) -> int:

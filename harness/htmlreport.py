@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,9 @@ EXPERIMENTS = ROOT / "experiments"
 def write(run: str | Path | None = None, name: str | None = None, out: str | Path | None = None) -> Path:
     """Write the page of a run (directory or id), or of all runs of an experiment by its name; gives the page's path.
 
-    out: the file, by default reports/RUN.html or reports/NAME.html; a page there is replaced. Raises TilescopeError where
-    there is no such run or experiment, a run is damaged, or the page cannot be written.
+    out: the file, by default reports/NAME.html, or for a run what it is and its id: reports/profile-tiled2d-512-RUN.html; a page
+    there is replaced. Raises TilescopeError where there is no such run or experiment, a run is damaged, or the page cannot be
+    written.
     """
     from .html.page import render
 
@@ -35,11 +37,24 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
         )
     if run:
         loaded = record.load(run)
-        content, stem = single(loaded), loaded.id
+        content, stem = single(loaded), _stem(loaded)
     else:
         content, stem = several(str(name), experiment(str(name))), str(name)
     path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
     return _save(path, render(content))
+
+
+def _stem(run: Run) -> str:
+    """A page's name: the run's kind, stage or experiment, size, and the id, which begins with the date."""
+    m = run.manifest
+    points = m["points"] if isinstance(m.get("points"), list) else [m["problem"]] if m.get("problem") else []
+    timed = list(dict.fromkeys(p["stage"] for p in points if p.get("stage") and p["stage"] != p.get("rival")))
+    sizes = list(
+        dict.fromkeys(f"{p['m']}" if p["m"] == p["n"] == p["k"] else f"{p['m']}x{p['n']}x{p['k']}" for p in points)
+    )
+    what = m.get("experiment") or m.get("stage") or (timed[0] if len(timed) == 1 else "")
+    words = [m.get("kind"), what, sizes[0] if len(sizes) == 1 else "", run.id]
+    return re.sub(r"[^\w.-]", "_", "-".join(filter(None, words)))
 
 
 def experiment(name: str) -> list[Run]:
@@ -56,19 +71,29 @@ def experiment(name: str) -> list[Run]:
 
 def single(run: Run) -> Content:
     """The page of one run, by its kind; of a kind that has no page of its own, the points and values it holds."""
-    from .html import others, profiles, timings
+    from .html import experiments, others, profiles, timings, tuning
 
     pages = {
         "profile": profiles.page, "ladder": timings.page, "time": timings.page, "roofs": others.roofs, "ledger": others.ledger,
+        "experiment": experiments.page, "tune": tuning.page,
     }  # fmt: skip
-    return pages.get(run.manifest.get("kind", ""), others.other)(run)
+    content = pages.get(run.manifest.get("kind", ""), others.other)(run)
+    content.date = _date(run)
+    return content
+
+
+def _date(run: Run) -> str:
+    """The day a run was started."""
+    return str(run.manifest.get("started") or "")[:10]
 
 
 def several(name: str, runs: Sequence[Run]) -> Content:
     """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
     from .html import others
 
-    return others.several(name, runs)
+    content = others.several(name, runs)
+    content.date = max(map(_date, runs))
+    return content
 
 
 def _save(path: Path, page: str) -> Path:

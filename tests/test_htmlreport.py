@@ -11,9 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness import cli, htmlreport, ledger, profiling, record
+from harness import cli, experiments, htmlreport, ledger, profiling, record, tune
 from harness.errors import TilescopeError
 from harness.html.page import render
+from harness.problem import Problem
 
 BROWSER = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
 
@@ -163,10 +164,122 @@ def test_roofs_ledger_and_what_has_no_page_of_its_own(folder):
     said = words(htmlreport.write(path, out=folder / "l.html"))
     assert "does not hold: 1 of 1 statements." in said and "a statement" in said
     path = record.write(
-        folder / "other", {"id": "o", "kind": "tune", "findings": ["TILE=8 is best"]}, {"runs": runs, "values": values}
+        folder / "other",
+        {"id": "o", "kind": "search", "findings": ["TILE=8 is best"]},
+        {"runs": runs, "values": values},
     )
     said = words(htmlreport.write(path, out=folder / "o.html"))
     assert "TILE=8 is best" in said and "2.500" in said
+
+
+def title(page):
+    return html.unescape(re.search(r"<title>(.*?)</title>", page.read_text())[1])
+
+
+def test_title_and_file_say_what_the_page_is(run, folder, monkeypatch):
+    monkeypatch.setattr(htmlreport, "REPORTS", folder / "reports")
+    day = run.manifest["started"][:10]
+    page = htmlreport.write(run.path)
+    assert (
+        page.name == f"profile-tiled2d-130-{run.id}.html" and title(page) == f"tiled2d on 130 x 130 x 130, h200, {day}"
+    )
+    page = htmlreport.write(timed(folder, "named"))
+    assert page.name == "ladder-20260101T000000Z-named.html" and title(page) == "Ladder on NVIDIA H200"
+    path = timed(folder, "one")
+    manifest = record.load(path).manifest
+    points = [p for p in manifest["points"] if p["m"] == 512 and p["stage"] != "naive"]
+    one = record.Run(path, manifest | {"kind": "time", "points": points, "started": "2026-01-02T03:04:05Z"})
+    assert htmlreport._stem(one) == "time-tiled2d-512-20260101T000000Z-one"
+    content = htmlreport.single(one)
+    assert (content.title, content.date) == ("Times of tiled2d at 512 on NVIDIA H200", "2026-01-02")
+
+
+DEFINITION = """
+question = "Does traffic fall by TILE?"
+metrics = ["global_load_bytes"]
+sources = ["sim", "timing"]
+
+[[points]]
+stages = ["naive", "tiled"]
+sizes = [32]
+
+[[claims]]
+says = "the lanes' bytes fall by TILE"
+metric = "global_load_bytes"
+of = { stage = "tiled" }
+against = { stage = "naive" }
+equals = "TILE"
+
+[[claims]]
+says = "they fall by half"
+metric = "global_load_bytes"
+of = { stage = "tiled" }
+against = { stage = "naive" }
+most = 2
+holds = false
+why = "TILE is 32"
+
+[[claims]]
+says = "it is fast"
+metric = "time_ms"
+most = 1
+"""
+
+
+def test_an_experiment_shows_its_claims(folder, monkeypatch):
+    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder)
+    (folder / "bytes").mkdir()
+    (folder / "bytes/experiment.toml").write_text(DEFINITION)
+    done = experiments.experiment(folder / "bytes", backend="sim")
+    page = htmlreport.write(done.path, out=folder / "one.html")
+    said = words(page)
+    assert (
+        title(page).startswith("Experiment bytes on h200, 20")
+        and "every claim that was measured is as expected" in said
+    )
+    assert "3 claims: 1 holds; 1 does not hold, as expected; 1 not measured." in said and "TILE is 32" in said
+    assert "global_load_bytes of naive over its own: 32 for tiled TILE=32 at 32, claimed at most 2" in said
+    assert "bytes the lanes ask of global memory, bytes" in said and "finding" not in said
+    again = experiments.experiment(folder / "bytes", backend="sim", fresh=True)
+    several = words(htmlreport.write(name="bytes", out=folder / "several.html"))
+    assert "finding" not in several and "3 claims: 1 holds; 1 does not hold, as expected; 1 not measured." in several
+    assert "2 of 2" in several and "0 of 2" in several and "0 of 0" in several
+    assert all(f"{x.id} experiment 2 points, BACKEND=sim" in several for x in (done, again))
+
+
+def tuned(folder, name, *candidates):
+    """A recorded search over tiled's TILE."""
+    found = tune.Tuned(
+        name, "tiled", Problem(256, 256, 256), "h200", "gpu", {"TILE": (8, 16, 32)}, list(candidates), {"TILE must be small": 5}, {},
+        defaults={"TILE": 32},
+    )  # fmt: skip
+    return tune._record(found, folder / name, 0.0)
+
+
+def test_a_search_shows_bounds_states_and_what_the_bounds_dropped(folder):
+    kept = tune.Candidate({"TILE": 8}, "timed", "", 32, 64, "issue", 0.5, 1.0, 0.99, 1.01, 0.8)
+    sampled = tune.Candidate(
+        {"TILE": 32}, "timed", "LSU takes 1.6 times the best bound", 38, 48, "LSU", 0.8, 1.2, 1.19, 1.21, 0.7, True
+    )
+    dropped = tune.Candidate({"TILE": 16}, "bounds", "LSU takes 1.8 times the best bound", 40, 40, "LSU", 0.9)
+    page = htmlreport.write(tuned(folder, "search", kept, sampled, dropped), out=folder / "search.html")
+    said = words(page)
+    assert title(page) == "Tuning tiled on 256 x 256 x 256, h200, 1970-01-01"
+    assert "Fastest: TILE=8 with 1 ms, 80 % of cuBLAS's speed." in said
+    assert "The bounds dropped 2; 1 of them were timed nevertheless, none of them a winner." in said
+    assert "1 TILE=8 timed issue 0.5000 32 64 1 1.00 % 0.800" in said
+    assert (
+        "2 TILE=32 (the stage's own) timed, though dropped by the bounds LSU 0.8000 38 48 1.200 0.83 % 0.700 LSU takes 1.6"
+        in said
+    )
+    assert "3 TILE=16 dropped by the bounds LSU 0.9000 40 40" in said and "5 TILE must be small" in said
+    sampled.ms = 0.5
+    said = words(htmlreport.write(tuned(folder, "lost", kept, sampled), out=folder / "lost.html"))
+    assert "the bounds dropped a winner" in said
+    said = words(
+        htmlreport.write(tuned(folder, "none", tune.Candidate({"TILE": 8}, "spills", "8 bytes")), out=folder / "n.html")
+    )
+    assert "No candidate is left." in said and "The bounds dropped none." in said and "8 bytes" in said
 
 
 def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, monkeypatch):
@@ -274,7 +387,9 @@ def test_a_browser_shows_it(kind, page, folder, request):
             for metric, v in (("tflops", 1.5), ("power_w", 400.0))
         ]
         path = record.write(
-            folder / "points", {"id": "p", "kind": "tune"}, {"runs": runs, "values": record.frame(record.VALUES, rows)}
+            folder / "points",
+            {"id": "p", "kind": "search"},
+            {"runs": runs, "values": record.frame(record.VALUES, rows)},
         )
         page = htmlreport.write(path, out=folder / "points.html")
     plots = page.read_text().count("data-root-id=")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from .. import frames
-from ..metrics import METRICS
 from ..record import Run
-from ..report import count, figure, percent
-from . import charts, profiles
+from ..report import figure, percent
+from ..words import several as counted
+from . import charts, experiments, profiles
 from .page import Content, Section, folded, plot, say, table
 from .parts import end, made, shape
+from .points import section
 
-SHOWN = ("tflops", "time_ms", "rival_ratio", "bank_conflict_share", "sectors_per_request_ld", "shared_words_read_per_fma",
-         "register_reads_per_ffma", "sm__maximum_warps_per_active_cycle_pct", "launch__registers_per_thread")  # fmt: skip
-"""Metrics in the table of several runs, where they have them."""
 FOLDED = 250
 """Runs of a page that have a part of their own."""
 
@@ -25,32 +24,31 @@ FOLDED = 250
 def several(name: str, runs: Sequence[Run]) -> Content:
     """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
     points = frames.points(runs)
-    sections = [_overall(runs, points), *_tally(runs), *_points(points)]
+    metrics = list(dict.fromkeys(name for r in reversed(runs) for name in r.manifest.get("units") or ()))
+    sections = [*_overall(runs, points), *experiments.claims(runs), *_tally(runs), *section(points, metrics)]
     each = [folded(f"{r.id}  {_headline(r)}", _brief(r)) for r in runs[:FOLDED]]
     sections.append(Section("Runs", f"{len(runs)} in all; each unfolds", each))
     bad = [r for r in runs if r.manifest.get("ok") is False]
     question = next((str(r.manifest["question"]) for r in reversed(runs) if r.manifest.get("question")), "")
     return Content(
-        f"Experiment {name}", question, f"{len(runs)} recorded runs", sections, f"{len(bad)} of {len(runs)} runs not ok" if bad else "all runs ok",
+        f"Experiment {name}", question, counted(len(runs), "recorded run"), sections, f"{len(bad)} of {len(runs)} runs not ok" if bad else "all runs ok",
         not bad, ", ".join(r.id for r in bad[:5]),
     )  # fmt: skip
 
 
-def _overall(runs: Sequence[Run], points: pd.DataFrame) -> Section:
-    """What the runs say together: the fastest point, and findings that several share."""
+def _overall(runs: Sequence[Run], points: pd.DataFrame) -> list[Section]:
+    """What the runs say together: the fastest point, and findings that several share. Nothing where they are of kinds that find none."""
     blocks = []
     if "tflops" in points and points.tflops.notna().any():
         best = points.loc[points.tflops.idxmax()]
         blocks.append(say(f"Fastest: {_point(best)} with {figure(best.tflops)} TFLOPS."))
-    found: dict[str, int] = {}
-    for r in runs:
-        for f in r.manifest.get("findings") or []:
-            words = f["sentence"] if isinstance(f, Mapping) else str(f)
-            found[words] = found.get(words, 0) + 1
-    most = sorted(found.items(), key=lambda x: -x[1])[:8]
-    items = [{"sentence": words, "remedy": "", "cost": f"{n} run{'s' if n > 1 else ''}"} for words, n in most]
-    blocks.append({"kind": "findings", "found": items, "none": "No run has a finding."})
-    return Section("Findings", "", blocks)
+    if any("findings" in r.manifest for r in runs):
+        found = Counter(
+            f["sentence"] if isinstance(f, Mapping) else str(f) for r in runs for f in r.manifest.get("findings") or []
+        )
+        items = [{"sentence": words, "remedy": "", "cost": counted(n, "run")} for words, n in found.most_common(8)]
+        blocks.append({"kind": "findings", "found": items, "none": "No run has a finding."})
+    return [Section("Findings", "", blocks)] if blocks else []
 
 
 def _tally(runs: Sequence[Run]) -> list[Section]:
@@ -80,42 +78,6 @@ def _point(row: Any) -> str:
     return " ".join(w for w in words if w)
 
 
-def _points(points: pd.DataFrame) -> list[Section]:
-    """A table of all points and, where there are several with figures, a plot to explore them."""
-    if points.empty:
-        return []
-    keys = [c for c in ("stage", "m", "n", "k", "tunables", "device", "backend", "ok") if c in points]
-    metrics = [c for c in SHOWN if c in points and points[c].notna().any()]
-    heads = [f"<{c}" if points[c].dtype.kind not in "if" else c for c in keys]
-    rows = []
-    for row in points.to_dict("records"):
-        words = [
-            frames.tunables(row[c]) if c == "tunables" else count(row[c]) if c in ("m", "n", "k") else _yes(row[c])
-            for c in keys
-        ]
-        rows.append([row["run"], *words, *(figure(row[c], 4) for c in metrics)])
-    named = [f"{_title(c)}" for c in metrics]
-    blocks = [table(["<run", *heads, *named], rows, sortable=True)]
-    numbers = [c for c in points if points[c].dtype.kind in "if" and points[c].nunique() > 1]
-    if len(points) > 2 and len(numbers) > 1 and "stage" in points:
-        x = next((c for c in ("m", "n", "k") if c in numbers), numbers[0])
-        y = next((c for c in (*metrics, *numbers) if c in numbers and c != x), numbers[-1])
-        kept = points[[c for c in dict.fromkeys(["run", "stage", "m", "n", "k", "tunables", *numbers]) if c in points]]
-        kept = kept.assign(tunables=[frames.tunables(t) for t in kept.tunables]) if "tunables" in kept else kept
-        controls = {"kind": "controls", "axes": [("x", x), ("y", y)], "columns": numbers}
-        blocks[:0] = [controls, plot(charts.explorer(kept, x, y, "stage"))]
-    return [Section("Points", "a click on a column's head sorts by it", blocks)]
-
-
-def _title(metric: str) -> str:
-    m = METRICS.get(metric)
-    return f"{m.meaning}, {m.unit}" if m and m.unit else m.meaning if m else metric
-
-
-def _yes(value: Any) -> str:
-    return {True: "yes", False: "NO"}.get(value, "" if value is None or value != value else str(value))
-
-
 def _headline(run: Run) -> str:
     """A run in a line."""
     m = run.manifest
@@ -123,6 +85,7 @@ def _headline(run: Run) -> str:
         m.get("kind", ""),
         m.get("stage", ""),
         shape(m["problem"]) if isinstance(m.get("problem"), Mapping) else "",
+        f"{counted(m['points'], 'point')}, BACKEND={m['backend']}" if m.get("kind") == "experiment" else "",
     ]
     if isinstance(m.get("tunables"), Mapping):
         words.append(" ".join(f"{k}={v}" for k, v in m["tunables"].items()))
@@ -134,7 +97,7 @@ def _headline(run: Run) -> str:
 def _brief(run: Run) -> list[dict[str, Any]]:
     """A run's findings, claims and facts, without its source."""
     if run.manifest.get("kind") != "profile":
-        return [made(run.manifest)]
+        return [*(b for s in experiments.claims([run]) for b in s.blocks), made(run.manifest)]
     return [profiles.findings(run.manifest), *profiles.claims(run.manifest), profiles.what(run.manifest)]
 
 
@@ -196,24 +159,19 @@ def ledger(run: Run) -> Content:
         Section("Statements", "", [table(columns, rows, sortable=True)]),
         *end(run),
     ]
-    return Content("The articles' statements", f"for {run.manifest['device']}", f"run {run.id}", sections)
+    return Content(f"The articles' statements, {run.manifest['device']}", "", f"run {run.id}", sections)
 
 
 def other(run: Run) -> Content:
     """A run of any other kind: what it found, if it says so, and its points."""
     m = run.manifest
     points = frames.points([run])
-    shown = (
-        [Section("Findings", "", [_findings_of(m)])]
-        if m.get("findings")
-        else [_overall([run], points)]
-        if len(points) > 1
-        else []
-    )
-    sections = [*shown, *_points(points), *end(run)]
+    shown = [Section("Findings", "", [_findings_of(m)])] if m.get("findings") else _overall([run], points)
+    sections = [*shown, *section(points), *end(run)]
     ok = m.get("ok")
+    title = " ".join([str(m.get("kind", "run")).capitalize(), *(m[key] for key in ("name", "stage") if m.get(key))])
     return Content(
-        f"{str(m.get('kind', 'run')).capitalize()} {m.get('name', '')}".strip(), str(m.get("question", "")), f"run {run.id}", sections,
+        title + (f" on {m['device']}" if m.get("device") else ""), str(m.get("question", "")), f"run {run.id}", sections,
         "" if ok is None else "ok" if ok else "not ok", ok is not False,
     )  # fmt: skip
 

@@ -22,7 +22,10 @@ class Section:
 
 @dataclass
 class Content:
-    """What a page says. verdict: a word or two, with the reason in `because`; empty where there is nothing to judge."""
+    """What a page says. verdict: a word or two, with the reason in `because`; empty where there is nothing to judge.
+
+    date: of the run, or of the newest of several; part of the heading.
+    """
 
     title: str
     idea: str
@@ -31,6 +34,7 @@ class Content:
     verdict: str = ""
     ok: bool = True
     because: str = ""
+    date: str = ""
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = False) -> dict[str, Any]:

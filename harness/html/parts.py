@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import stage as stages
+from ..errors import TilescopeError
 from ..record import Run
 from .page import Section, facts
 
@@ -20,6 +21,14 @@ def known(rival: str) -> str:
 
 def contender(p: Mapping[str, Any]) -> str:
     return f"{known(p['stage'])} {stages.changed(p['stage'], p['tunables'])}".strip()
+
+
+def idea(stage: str) -> str:
+    """A stage's idea, or nothing for one from outside the checkout or one that is gone."""
+    try:
+        return stages.find(stage).idea
+    except TilescopeError:
+        return ""
 
 
 def end(run: Run) -> list[Section]:

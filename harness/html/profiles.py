@@ -12,15 +12,13 @@ import pandas as pd
 
 from .. import device as devices
 from .. import frames
-from .. import stage as stages
 from ..environment import ROOT
-from ..errors import TilescopeError
 from ..metrics import METRICS
 from ..record import Run
 from ..report import LEGEND, count, duration, figure, percent, size
 from . import charts, timings
 from .page import Content, Section, facts, folded, plot, say, table
-from .parts import end, known, shape
+from .parts import end, idea, known, shape
 
 GROUPS = {
     "coalescing": "global memory", "bank": "shared memory", "work": "work", "memory": "traffic", "pipes": "pipes", "occupancy": "occupancy",
@@ -73,16 +71,9 @@ def page(run: Run) -> Content:
         else ""
     )
     return Content(
-        f"{m['stage']} on {shape(m['problem'])}", _idea(m["stage"]), f"run {run.id}", sections,
+        f"{m['stage']} on {shape(m['problem'])}, {m['device']}", idea(m["stage"]), f"run {run.id}", sections,
         "C is right" if m["ok"] else "stopped" if fault else "C is wrong", m["ok"], because,
     )  # fmt: skip
-
-
-def _idea(stage: str) -> str:
-    try:
-        return stages.find(stage).idea
-    except TilescopeError:  # a stage from outside the checkout, or one that is gone
-        return ""
 
 
 def _conclusions(m: Mapping[str, Any]) -> list[dict[str, Any]]:

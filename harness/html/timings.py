@@ -46,12 +46,19 @@ def page(run: Run) -> Content:
     wrong = [
         p for p in m["points"] if p.get("fault") or p.get("damage") or (p.get("accuracy") and not p["accuracy"]["ok"])
     ]
-    title = "Ladder" if m["kind"] == "ladder" else "Times"
+    names = dict.fromkeys(known(p["stage"]) for p in m["points"] if p["stage"] != p.get("rival"))
+    sizes = dict.fromkeys(size_of(p) for p in m["points"])
+    title = "Ladder" if m["kind"] == "ladder" else f"Times of {', '.join(names)}"
+    title += f" at {next(iter(sizes))}" if len(sizes) == 1 else ""
     driver = (m.get("nvml") or {}).get("driver")
     return Content(
         f"{title} on {m['gpu']}", f"driver {driver}" if driver else "", f"run {run.id}", sections, "every C is right" if m["ok"] and not wrong else "not all are right",
         bool(m["ok"]) and not wrong, ", ".join(f"{p['stage']} {p['m']}: {p['error']}" for p in wrong),
     )  # fmt: skip
+
+
+def size_of(p: Mapping[str, Any]) -> str:
+    return f"{p['m']:,}" if p["m"] == p["n"] == p["k"] else shape(p)
 
 
 def times(run: Run, points: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> list[Section]:
@@ -65,7 +72,7 @@ def times(run: Run, points: Sequence[Mapping[str, Any]], about: Mapping[str, Any
             else ""
         )
         rows.append((
-            contender(p), f"{p['m']:,}" if p["m"] == p["n"] == p["k"] else shape(p), figure(p["ms"] or math.nan, 4), spread, figure(p["tflops"] or math.nan),
+            contender(p), size_of(p), figure(p["ms"] or math.nan, 4), spread, figure(p["tflops"] or math.nan),
             percent(p["roof_share"] or math.nan), percent(p["ratio"]) if p.get("rival") and p["ratio"] is not None else "", word, p["rounds"],
             figure(p["clock_mhz"] or math.nan), figure(p["power_w"] or math.nan), " ".join(p["flags"]), p["error"].removesuffix(" of bound"),
         ))  # fmt: skip
