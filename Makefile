@@ -27,7 +27,10 @@ endif
 ts.python := $(if $(filter command,$(origin PYTHON)),$(value PYTHON))
 ts.redo := $(if $(ts.python),ts.always,$(shell [ -x .venv/bin/python ] || echo ts.always))
 ts.base := .venv/.ready-dev
-ts.scale := $(if $(filter WORKERS SCHEDULER,$(ts.given)),.venv/.ready-scale)
+# Dask only for more than one worker or a cluster: WORKERS=0 and 1 are this process, and what is no number is refused without it.
+ts.workers := $(if $(filter WORKERS,$(ts.given)),$(filter-out 1,$(filter 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(value WORKERS))))
+ts.cluster := $(if $(filter SCHEDULER,$(ts.given)),$(value SCHEDULER))
+ts.scale := $(if $(ts.workers)$(ts.cluster),.venv/.ready-scale)
 ts.run = @.venv/bin/python -m harness $@ $(ts.words)
 
 list:     $(ts.base) ; $(ts.run) ## | the ladder: every stage, one line each

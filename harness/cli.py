@@ -507,7 +507,7 @@ def ledger(args: argparse.Namespace) -> int:
 
 EXPERIMENT = (
     GPU, NVCC,
-    Option("workers", "processes to spread the points over; on a GPU backend one for each GPU", integer, 0),
+    Option("workers", "processes to spread the points over, on a GPU backend one for each GPU; 0 or 1: this one", integer, 0),
     Option("scheduler", "address of a Dask cluster to spread the points over: tcp://HOST:PORT"),
     Option("out", "run directory to write (default: beside the experiment)"),
     JSON,

@@ -188,6 +188,28 @@ def test_set_up_happens_by_itself(checkout: Checkout) -> None:
     assert checkout.zeros("setups") == ["", "dev"]
 
 
+@pytest.mark.parametrize("verb", ["experiment", "reproduce"])
+def test_dask_is_set_up_only_where_work_is_spread(checkout: Checkout, verb: str) -> None:
+    for word in (
+        "NAME=x",
+        "WORKERS=0",
+        "WORKERS=1",
+        "WORKERS=",
+        "WORKERS=-2",
+        "WORKERS=x",
+        "SCHEDULER=",
+        "WORKERS=$(touch pwned)",
+    ):
+        assert checkout.given(verb, word) == ["-m", "harness", verb, word]
+        assert checkout.zeros("setups") == [], word
+    assert checkout.given(verb, WORKERS="8", SCHEDULER="tcp://x:1") and checkout.zeros("setups") == []
+    for word in ("WORKERS=2", "WORKERS=16", "SCHEDULER=tcp://host:8786"):
+        assert checkout.given(verb, word) == ["-m", "harness", verb, word]
+        assert checkout.zeros("setups") == ["", "scale"], word
+        (checkout.root / ".venv/.ready-scale").unlink()
+        (checkout.root / "setups").unlink()
+
+
 def test_a_venv_whose_python_is_gone_is_set_up_again(checkout: Checkout) -> None:
     checkout.python.unlink()
     checkout.python.symlink_to("/no/such/python")
