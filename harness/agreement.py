@@ -250,13 +250,19 @@ def line_table(kernel: Kernel, columns: Mapping[str, Mapping[int, float]]) -> pd
     return table.reindex(columns=list(columns), fill_value=0.0)
 
 
-def arbitration(measured: Mapping[str, float]) -> float:
+def arbitration(measured: Mapping[str, float], copies: float = 0.0) -> float:
     """Wavefronts that waiting added to shared memory: what the pipe counted above what the code needs. NaN if not measured.
 
-    Copies into shared memory (LDGSTS) are counted in the code and not by these pipe counters: the difference may then be
-    below 0, and is reported as NaN.
+    copies: wavefronts of copies into shared memory (LDGSTS), which are counted in the code and not by these pipe counters.
+    Where they are not known, the difference may be below 0, and is reported as NaN.
     """
     if not {WAVEFRONTS_LD, WAVEFRONTS_ST, SHARED} <= measured.keys():
         return math.nan
-    excess = measured[WAVEFRONTS_LD] + measured[WAVEFRONTS_ST] - measured[SHARED]
+    excess = measured[WAVEFRONTS_LD] + measured[WAVEFRONTS_ST] + copies - measured[SHARED]
     return excess if excess >= 0 else math.nan
+
+
+def label(metric: str) -> str:
+    """What a metric means where a measured value stands beside it: the pipe's counters of bank conflicts count waiting, too."""
+    meaning = METRICS[metric].meaning
+    return meaning.replace("bank conflicts add", "bank conflicts or waiting add") if metric in ARBITRATED else meaning

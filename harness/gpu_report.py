@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from . import agreement, doctor, sanitize
-from .metrics import METRICS
+from .metrics import SHARED, SHARED_EXCESS
 
 if TYPE_CHECKING:
     from .doctor import Diagnoses
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .report import Page
     from .sanitize import Sanitized
 
+DRAM_READ, DRAM_WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 ROWS = 12
 """Differences shown."""
 STYLES = {
@@ -31,7 +32,7 @@ STYLES = {
 
 def render(page: Page, measured: Measured, problem: Problem) -> None:
     """The section: time, occupancy, traffic, agreement, and the counters that differ, each with the reason."""
-    from .report import count, duration, figure, percent, size
+    from .report import duration, figure
 
     collection, v = measured.collection, measured.totals
     options = collection.options
@@ -54,25 +55,14 @@ def render(page: Page, measured: Measured, problem: Problem) -> None:
     ]
     if hits:
         rows.append(("sectors found in", ", ".join(hits)))
-    if "dram__bytes_read.sum" in v:
-        written = f", {size(v['dram__bytes_write.sum'])} written" if "dram__bytes_write.sum" in v else ""
-        rows.append(
-            (
-                "DRAM",
-                f"{size(v['dram__bytes_read.sum'])} read{written}; the least there can be is {size(problem.compulsory_bytes)} together",
-            )
-        )
+    if DRAM_READ in v:
+        rows.append(("DRAM", _dram(v, problem.compulsory_bytes)))
     busy = [f"{words} {figure(v[n])} %" for n, words in _BUSY.items() if n in v]
     if busy:
         rows.append(("busy", ", ".join(busy)))
     if stalls := _stalls(collection.launches[0].values):
         rows.append(("warps waited for", stalls))
-    waits = agreement.arbitration(v)
-    if waits > 0:
-        share = waits / v[agreement.SHARED] if v[agreement.SHARED] else math.nan
-        rows.append((
-            "arbitration", f"{count(waits)} shared-memory wavefronts ({percent(share)}) in which requests waited for one another: no bank conflicts"
-        ))  # fmt: skip
+    rows += _shared_memory(v, measured.copies)
     rows.append(("agreement", _agreement(measured)))
     if collection.missing:
         rows.append(("not in this ncu", ", ".join(collection.missing)))
@@ -80,6 +70,33 @@ def render(page: Page, measured: Measured, problem: Problem) -> None:
     _differences(page, measured)
     for note in collection.notes:
         page.say(f"{note}.", "yellow")
+
+
+def _dram(v: Mapping[str, float], once: float) -> str:
+    """Traffic beside what A, B and C take when each moves once; less moves where L2 keeps some of it."""
+    from .report import size
+
+    written = f", {size(v[DRAM_WRITE])} written" if DRAM_WRITE in v else ""
+    kept = ", of which L2 kept some" if v[DRAM_READ] + v.get(DRAM_WRITE, math.inf) < once else ""
+    return f"{size(v[DRAM_READ])} read{written}; each matrix once would be {size(once)} together{kept}"
+
+
+def _shared_memory(v: Mapping[str, float], copies: float) -> list[tuple[str, str]]:
+    """What bank conflicts and what waiting cost: ncu's pipe counters do not tell them apart, its counts in the code do."""
+    from .report import count, percent
+
+    found = []
+    whole = v.get(SHARED, 0)
+    if whole and SHARED_EXCESS in v:
+        share = percent(v[SHARED_EXCESS] / whole)
+        words = f"{count(v[SHARED_EXCESS])} of {count(whole)} shared-memory wavefronts ({share}), counted in the code"
+        found.append(("bank conflicts", words))
+    if whole and (waits := agreement.arbitration(v, copies)) > 0:
+        found.append((
+            "arbitration", f"{count(waits)} shared-memory wavefronts more ({percent(waits / whole)}), in which requests waited for one another: no bank"
+            " conflicts, though ncu's counters of them include it",
+        ))  # fmt: skip
+    return found
 
 
 _BUSY = {
@@ -141,7 +158,7 @@ def _differences(page: Page, measured: Measured) -> None:
         ["<counter", "simulated", "measured", "<"],
         [
             (
-                f"{c.launch + ': ' if several else ''}{METRICS[c.metric].meaning}", number(c.simulated), number(c.measured),
+                f"{c.launch + ': ' if several else ''}{agreement.label(c.metric)}", number(c.simulated), number(c.measured),
                 Text(c.verdict, STYLES[c.verdict]),
             )
             for c in found[:ROWS]

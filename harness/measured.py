@@ -57,6 +57,12 @@ class Measured:
             {n: sum(t[n] for t in tables) if metrics.METRICS[n].additive else tables[0][n] for n in known}
         )
 
+    @property
+    def copies(self) -> float:
+        """Wavefronts of copies into shared memory (LDGSTS), by the simulator: no counter of ncu's has them alone."""
+        apart = (metrics.WAVEFRONTS_LD, metrics.WAVEFRONTS_ST)
+        return sum(s.metrics[metrics.SHARED] - sum(s.metrics[n] for n in apart) for s in self.simulated.values())
+
     @cached_property
     def comparisons(self) -> list[agreement.Comparison]:
         """Simulated against measured, launch by launch."""

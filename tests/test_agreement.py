@@ -68,6 +68,13 @@ def test_arbitration_is_not_known_without_its_counters() -> None:
     assert math.isnan(agreement.arbitration({metrics.SHARED: 5.0}))
     below = {metrics.SHARED: 50.0, metrics.WAVEFRONTS_LD: 20.0, metrics.WAVEFRONTS_ST: 10.0}
     assert math.isnan(agreement.arbitration(below))
+    assert agreement.arbitration(below, copies=25.0) == 5  # they are in the code's count and not in the pipe's
+
+
+def test_a_counter_that_holds_waiting_is_not_called_bank_conflicts() -> None:
+    assert agreement.label(metrics.CONFLICTS_LD) == "passes that bank conflicts or waiting add to shared loads"
+    for exact in (metrics.SHARED_EXCESS, metrics.WAVEFRONTS_LD):
+        assert agreement.label(exact) == metrics.METRICS[exact].meaning
 
 
 @pytest.mark.parametrize("excess, verdict", [(0, EQUAL), (25, ARBITRATION), (26, DIFFERS), (-1, DIFFERS)])

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 import harness
@@ -111,6 +112,37 @@ def test_printed(profiled) -> None:
         assert expected in section, expected
     assert "DIFFER" not in section and section.isascii()
     assert "claimed 64, simulated 64, measured 64 threads" in words
+
+
+def test_what_l2_kept_is_not_called_the_least_there_can_be() -> None:
+    read, written = gpu_report.DRAM_READ, gpu_report.DRAM_WRITE
+    once = "each matrix once would be 3 MiB together"
+    assert (
+        gpu_report._dram({read: 2 * 2**20, written: 0}, 3 * 2**20)
+        == f"2 MiB read, 0 B written; {once}, of which L2 kept some"
+    )
+    assert gpu_report._dram({read: 2 * 2**20, written: 2**20}, 3 * 2**20) == f"2 MiB read, 1 MiB written; {once}"
+    assert gpu_report._dram({read: 2 * 2**20}, 3 * 2**20) == f"2 MiB read; {once}"
+
+
+def test_conflicts_are_those_of_the_code_and_waiting_is_apart(profiled) -> None:
+    """As of a stage that copies with cp.async: the code's count holds the copies, the pipe's counters of loads and stores do not."""
+    p = profiled()
+    v = {metrics.SHARED: 150.0, metrics.SHARED_EXCESS: 0.0, metrics.WAVEFRONTS_LD: 101.0, metrics.WAVEFRONTS_ST: 22.0}
+    said = dict(gpu_report._shared_memory(v, copies=30.0))
+    assert said["bank conflicts"] == "0 of 150 shared-memory wavefronts (0 %), counted in the code"
+    assert said["arbitration"].startswith(
+        "3 shared-memory wavefronts more (2 %), in which requests waited for one another: no bank conflicts"
+    )
+    assert "arbitration" not in dict(gpu_report._shared_memory(v, copies=0.0))
+    assert gpu_report._shared_memory({}, 0.0) == [] and p.measured.copies == 0
+    one = p.measured.simulated["main"].metrics
+    more = replace(
+        p.measured,
+        simulated={"main": measured.Simulated({**one, metrics.SHARED: one[metrics.SHARED] + 7}, pd.DataFrame())},
+    )
+    assert more.copies == 7
+    assert "wavefronts (64 %), counted in the code" in report.render(p)
 
 
 def test_a_difference_is_shouted(profiled) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from .. import agreement, frames
 from .. import device as devices
-from .. import frames
 from ..environment import ROOT
 from ..metrics import METRICS
 from ..record import Run
@@ -227,7 +227,13 @@ def _counters(m: Mapping[str, Any]) -> list[dict[str, Any]]:
                 else "differs"
             )
             rows.append(
-                (metric.meaning, *(figure(x, 6) if x is not None else "" for x in (a, b)), agree, metric.unit, name)
+                (
+                    agreement.label(name),
+                    *(figure(x, 6) if x is not None else "" for x in (a, b)),
+                    agree,
+                    metric.unit,
+                    name,
+                )
             )
         if rows:
             blocks.append(
