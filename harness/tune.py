@@ -208,6 +208,8 @@ def run(
 
     Raises TilescopeError on bad input, where Optuna is missing, or where the run cannot be recorded.
     """
+    from .gpu import client
+
     note = progress or (lambda fraction, words: None)
     for name, value, least in (("COUNT", count, 1), ("TIMED", timed, 0), ("SAMPLED", sampled, 0), ("MARGIN", margin, 1)):  # fmt: skip
         if not value >= least:
@@ -240,7 +242,8 @@ def run(
     _drop(found, margin)
     try:
         if timer and not result.interrupted:
-            _time(found, search, timer, timed, sampled, seed, note)
+            with client.keeping():
+                _time(found, search, timer, timed, sampled, seed, note)
     except KeyboardInterrupt:
         result.interrupted = True
     order = list(STATES)
