@@ -20,7 +20,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -509,6 +509,43 @@ def _timer(kernel: str | Path, problem: Problem, gpu: int, nvcc: str | None) -> 
         return Timed(point.ms.value, point.ms.lo, point.ms.hi, point.ratio.value, "" if point.ok else point.error)
 
     return measure
+
+
+def winners(device: Device) -> dict[tuple[str, Problem], dict[str, int]]:
+    """Tunables that won a search with times on a device, by stage and problem (inputs as by default): of every recorded run the
+    newest's, and a person's own before those that came with Tilescope. Those that a stage no longer allows are left out."""
+    from . import indexing
+
+    runs = indexing.index()
+    runs = runs[(runs.kind == "tune") & (runs.backend == "gpu") & (runs.device == device.name)]
+    found: dict[tuple[str, Problem], dict[str, int]] = {}
+    for path in sorted(runs.path, key=lambda p: not p.startswith("profiles/recorded/")):
+        manifest = record.load(record.ROOT / path).manifest
+        problem = _alike(Problem(**manifest["problem"]))
+        if manifest["winner"] and manifest["winner"]["state"] == TIMED_WELL:
+            try:
+                stage = stages.find(manifest["stage"])
+                stage.plan(problem, stage.configure(manifest["winner"]["tunables"]))
+            except TilescopeError:
+                continue
+            found[manifest["stage"], problem] = manifest["winner"]["tunables"]
+    return found
+
+
+def winner(stage: Stage, problem: Problem, device: Device) -> dict[str, int]:
+    """The stage's tunables of `winners` for a problem. Raises TilescopeError where none are recorded."""
+    found = winners(device).get((stage.name, _alike(problem)))
+    if found is None:
+        raise TilescopeError(
+            f"no search of {stage.name}'s tunables on {problem} is recorded for {device.name}.",
+            f"Type `make tune KERNEL={stage.name} M={problem.m} N={problem.n} K={problem.k}` on a machine with a GPU.",
+        )
+    return dict(found)
+
+
+def _alike(problem: Problem) -> Problem:
+    """The problem with the inputs that it has by default: a search's outcome does not depend on them."""
+    return replace(problem, distribution="normal", seed=0)
 
 
 def render(t: Tuned, width: int = 100, colour: bool = False) -> str:

@@ -98,31 +98,52 @@ struct Operands {
     float a[TM], b[TN];
 };
 
+// A warp's rows and columns that have cells in C, in words of the threads' patches: all, but at an EDGE.
+struct Inside {
+    int rows, cols;
+};
+
 // The operands of line k; a and b point at the thread's first ones in line 0.
-static __device__ __forceinline__ void read(Operands& to, const float* a, const float* b, int k)
+template <bool EDGE>
+static __device__ __forceinline__ void read(Operands& to, const float* a, const float* b, int k, Inside inside)
 {
 #pragma unroll
     for (int i = 0; i < TM; i += 4)
-        *(float4*)&to.a[i] = *(const float4*)&a[k * (BM + PAD) + i * DOWN];
+        if (!EDGE || i < inside.rows)
+            *(float4*)&to.a[i] = *(const float4*)&a[k * (BM + PAD) + i * DOWN];
 #pragma unroll
     for (int j = 0; j < TN; j += 4)
-        *(float4*)&to.b[j] = *(const float4*)&b[k * BN + j * ACROSS];
+        if (!EDGE || j < inside.cols)
+            *(float4*)&to.b[j] = *(const float4*)&b[k * BN + j * ACROSS];
 }
 
-// Runs along the shorter side of the patch, back and forth: an operand of the longer side serves a whole run.
-static __device__ __forceinline__ void multiply(const Operands& of, float (&sum)[TM][TN])
+// Runs along the shorter side of the patch, back and forth: an operand of the longer side serves a whole run. At an
+// EDGE piece by piece, and only those with cells in C.
+template <bool EDGE>
+static __device__ __forceinline__ void multiply(const Operands& of, float (&sum)[TM][TN], Inside inside)
 {
     constexpr int RUN = TM < TN ? TM : TN;
+    if (!EDGE) {
 #pragma unroll
-    for (int n = 0; n < TM * TN; ++n) {
-        int slow = n / RUN, fast = slow % 2 ? RUN - 1 - n % RUN : n % RUN;
-        int i = TM < TN ? fast : slow, j = TM < TN ? slow : fast;
-        sum[i][j] = fmaf(of.a[i], of.b[j], sum[i][j]);
+        for (int n = 0; n < TM * TN; ++n) {
+            int slow = n / RUN, fast = slow % 2 ? RUN - 1 - n % RUN : n % RUN;
+            int i = TM < TN ? fast : slow, j = TM < TN ? slow : fast;
+            sum[i][j] = fmaf(of.a[i], of.b[j], sum[i][j]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int piece = 0; piece < TM * TN / 16; ++piece) {
+        int i = piece / (TN / 4) * 4, j = piece % (TN / 4) * 4;
+        if (i < inside.rows && j < inside.cols)
+#pragma unroll
+            for (int n = 0; n < 16; ++n)
+                sum[i + n / 4][j + n % 4] = fmaf(of.a[i + n / 4], of.b[j + n % 4], sum[i + n / 4][j + n % 4]);
     }
 }
 
 // All that a block does. A, B and C point at the block's rows and columns; `rows` and `cols` lie ahead of it.
-template <bool WHOLE>
+template <bool WHOLE, bool EDGE>
 static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, int cols, int K, float alpha,
                                             const float* A, int lda, const float* B, int ldb, float beta, float* C,
                                             int ldc)
@@ -132,7 +153,9 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     // Lanes follow the side that has more of them: those that read the same words then come together, in one wavefront.
     int y = DOWN < ACROSS ? lane / ACROSS : lane % DOWN, x = DOWN < ACROSS ? lane % ACROSS : lane / DOWN;
-    int row = warp % (BM / WM) * WM + y * 4, col = warp / (BM / WM) * WN + x * 4;
+    int row = warp % (BM / WM) * WM, col = warp / (BM / WM) * WN;
+    Inside inside = {(rows - row + DOWN - 1) / DOWN, (cols - col + ACROSS - 1) / ACROSS};
+    row += y * 4, col += x * 4;
 
     // Places in the buffers, moved on from step to step: what the compiler can work out anew, it does, again and again.
     const float *a = &tiles[0].A[0][row], *b = &tiles[0].B[0][col];
@@ -170,7 +193,7 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
             load_a();
         wait_for_all_but<STAGES - 2>();
         __syncthreads();
-        read(held[0], a, b, 0);
+        read<EDGE>(held[0], a, b, 0, inside);
     }
     int reading = 0, writing = STAGES - 1, hop = NEXT;
 #pragma unroll 1
@@ -196,8 +219,8 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
                     a += r, b += r, to_a += w, to_b += w;
                 }
             }
-            read(held[(k + 1) % 2], a, b, (k + 1) % BK);
-            multiply(held[k % 2], sum);
+            read<EDGE>(held[(k + 1) % 2], a, b, (k + 1) % BK, inside);
+            multiply<EDGE>(held[k % 2], sum, inside);
         }
     }
 
@@ -216,8 +239,8 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
         __syncthreads();
 #pragma unroll 1
         for (int k = 0; k < K % BK; ++k) {
-            read(held[0], &tiles[0].A[0][row], &tiles[0].B[0][col], k);
-            multiply(held[0], sum);
+            read<EDGE>(held[0], &tiles[0].A[0][row], &tiles[0].B[0][col], k, inside);
+            multiply<EDGE>(held[0], sum, inside);
         }
     }
 
@@ -243,7 +266,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     B += col;
     C += row * ldc + col;
     if (fours && rows >= BM && cols >= BN)
-        tile<true>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
+        tile<true, false>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    else if (rows < BM || cols < BN)
+        tile<false, true>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
     else
-        tile<false>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
+        tile<false, false>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
 }
