@@ -384,6 +384,11 @@ class _Search:
             return False
         return True
 
+    def compile(self, several: Sequence[dict[str, int]]) -> None:
+        """Machine code for these, side by side; there is some already unless the search began on another machine."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(self._compile, several))
+
     def _compile(self, tunables: dict[str, int]) -> str:
         """Puts the machine code into the cache; what nvcc complains of, or nothing."""
         try:
@@ -480,6 +485,7 @@ def _time(
         c.sampled = True
         kept.append(c)
     known = search.times()
+    search.compile([c.tunables for c in kept if tuple(c.tunables.items()) not in known])
     for n, c in enumerate(kept):
         note(0.8 + 0.2 * n / len(kept), f"timing {n + 1} of {len(kept)}")
         key = tuple(c.tunables.items())
