@@ -23,6 +23,7 @@ JSON = Option("json", "write the result as JSON to this file; - prints it instea
 DEVICE = Option("device", "GPU to compile for and to draw bounds for", default="h200")
 NVCC = Option("nvcc", "CUDA compiler to use instead of the packaged one")
 GPU = Option("gpu", "GPU by index or UUID (default: the first)")
+TUNED = Option("tuned", "yes: with the tunables that won a recorded search on the problem", one_of("yes", "no"), "no")
 KERNEL = Option("kernel", "stage: a name from `list`, or a path to a stage file")
 PROBLEM = (
     Option("size", "M, N and K, when they are equal (default 1024)", integer),
@@ -72,7 +73,7 @@ def list_(args: argparse.Namespace) -> int:
     Option("backend", "auto, sim or gpu", one_of("auto", "sim", "gpu"), "auto"),
     GPU,
     Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
-    Option("record", "yes or no", one_of("yes", "no"), "yes"),
+    Option("record", "yes or no", one_of("yes", "no"), "yes"), TUNED,
     *COUNTERS, NVCC, JSON,
     bare="kernel", tunables=True,
 )  # fmt: skip
@@ -81,7 +82,7 @@ def profile(args: argparse.Namespace) -> int:
     from . import profiling, report
 
     output = _Output(args.json)
-    options = vars(args) | {"record": args.record == "yes", "counters": _counters(args)}
+    options = vars(args) | {"record": args.record == "yes", "tuned": args.tuned == "yes", "counters": _counters(args)}
     for name in ("json", "tunables", *(o.name for o in COUNTERS)):
         del options[name]
     kernel = required(options.pop("kernel"), "profile")
@@ -351,7 +352,7 @@ TIMING = (
     Option("against", "cublas, cublaslt, a stage, or none", default="cublas"),
     Option("sizes", "square sizes, with commas between, in place of one problem"),
     Option("out", "run directory to write (default profiles/STAGE/TIME-HASH)"),
-    bare="kernel", tunables=True,
+    TUNED, bare="kernel", tunables=True,
 )  # fmt: skip
 def time(args: argparse.Namespace) -> int:
     """A stage's time beside cuBLAS's or another stage's, as a referee would take it."""
@@ -369,7 +370,14 @@ def time(args: argparse.Namespace) -> int:
     output = _Output(args.json)
     with _progress() as progress:
         result = timings.time(
-            kernel, problem=problems, against=args.against, out=args.out, progress=progress, **_timing(args), **chosen
+            kernel,
+            problem=problems,
+            against=args.against,
+            tuned=args.tuned == "yes",
+            out=args.out,
+            progress=progress,
+            **_timing(args),
+            **chosen,
         )
     return _timed(output, args, result)
 

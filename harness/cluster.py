@@ -56,8 +56,9 @@ def measure(
 def _run(task: Task) -> Measurement:
     """A task on a worker; on its own GPU, which must be of the kind that was asked for."""
     if task.backend == "gpu":
-        from .gpu import devices
+        from .gpu import client, devices
 
+        client.keep()
         mine = devices.find(None)
         if mine.name != task.gpu_name:
             raise TilescopeError(

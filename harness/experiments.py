@@ -189,10 +189,13 @@ def _all(
             yield task, measurement
             clock.finished(str(task.point))
         return
-    for task in tasks:
-        clock.say(str(task.point))
-        yield task, task.run(clock.within)
-        clock.finished(str(task.point))
+    from .gpu import client
+
+    with client.keeping():
+        for task in tasks:
+            clock.say(str(task.point))
+            yield task, task.run(clock.within)
+            clock.finished(str(task.point))
 
 
 class _Clock:

@@ -255,6 +255,7 @@ def profile(
     record: bool = True,
     nvcc: str | None = None,
     counters: ncu.Options | None = None,
+    tuned: bool = False,
     progress: Progress | None = None,
     **tunables: int,
 ) -> Profile:
@@ -262,7 +263,7 @@ def profile(
 
     kernel: a stage's name or a path to its file. size: m, n and k at once (SIZE where nothing is given). tunables: in any
     case, tile=16 or TILE=16. out: the run directory (default profiles/STAGE/RUN). progress: called with (fraction done,
-    what is being done). counters: what Nsight Compute collects on the gpu backend.
+    what is being done). counters: what Nsight Compute collects on the gpu backend. tuned: with the tunables that won a recorded search.
 
     A wrong C or a fault of the kernel is a Profile that is not `ok`. Raises TilescopeError on bad input, where the stage
     does not compile or does not fit the device, or where the run cannot be recorded.
@@ -273,6 +274,10 @@ def profile(
     chosen = configure(stage, tunables)
     problem = Problem(*shape(size, m, n, k), alpha, beta, lda, ldb, ldc, distribution, seed)
     backend, target, live = backend_and_device(backend, device, gpu)
+    if tuned:
+        from . import tune
+
+        chosen = configure(stage, tune.winner(stage, problem, target) | tunables)
     run = records.new_id(stage.name, problem, chosen)
     path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)

@@ -17,12 +17,15 @@ from rich.text import Text
 from . import bounds, gpu_report, metrics
 from .metrics import (
     CONFLICTS_LD,
+    CONFLICTS_LDGSTS,
     CONFLICTS_ST,
+    LDGSTS,
     METRICS,
     REQUESTS_LD,
     REQUESTS_ST,
     SECTORS_LD,
     SECTORS_ST,
+    SHARED,
     WAVEFRONTS_LD,
     WAVEFRONTS_ST,
 )
@@ -257,6 +260,13 @@ def _shared(page: Page, v: dict[str, float]) -> None:
                 word, count(requests), count(v[wavefronts]), count(ideal), count(v[conflicts]),
                 figure(v[wavefronts] / requests), figure(ideal / requests),
             ))  # fmt: skip
+    if requests := v[LDGSTS]:  # their wavefronts are in the totals alone
+        wavefronts = v[SHARED] - v[WAVEFRONTS_LD] - v[WAVEFRONTS_ST]
+        ideal = wavefronts - v[CONFLICTS_LDGSTS]
+        rows.append((
+            "copy in", count(requests), count(wavefronts), count(ideal), count(v[CONFLICTS_LDGSTS]), figure(wavefronts / requests),
+            figure(ideal / requests),
+        ))  # fmt: skip
     if not rows:
         page.say("not used")
         return

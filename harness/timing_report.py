@@ -161,7 +161,12 @@ def _flags(page: Page, points: list[Point]) -> None:
 
 
 def _label(p: Point) -> str:
-    return f"{p.stage} {stages.changed(p.stage, p.tunables)}".strip()
+    return f"{p.stage} {_changed(p)}".strip()
+
+
+def _changed(p: Point) -> str:
+    """The tunables that are not the stage's own."""
+    return stages.changed(p.stage, p.tunables) if p.backend == "gpu" else ""
 
 
 def _ratio(x: float) -> str:
@@ -180,19 +185,24 @@ def _share(x: float) -> str:
 def markdown(t: Timings) -> str:
     """The ladder as a table for README: TFLOPS at each size, with cuBLAS's time over the stage's in percent, and how it was taken."""
     sizes = list(dict.fromkeys(p.problem for p in t.points))
-    names = list(dict.fromkeys((p.stage, p.backend) for p in t.points))
+    names = list(dict.fromkeys((p.stage, p.backend, bool(_changed(p))) for p in t.points))
     head = "| | " + " | ".join(f"{p.m:,}" for p in sizes) + " |"
     lines = [head, "|---|" + "---:|" * len(sizes)]
-    for stage, backend in names:
+    for who in names:
+        stage, backend, tuned = who
         cells = []
         for problem in sizes:
-            p = next((p for p in t.points if (p.stage, p.backend, p.problem) == (stage, backend, problem)), None)
+            p = next(
+                (p for p in t.points if (p.stage, p.backend, bool(_changed(p))) == who and p.problem == problem), None
+            )
             cells.append(_cell(p))
-        lines.append(f"| {f'`{stage}`' if backend == 'gpu' else _product(stage)} | " + " | ".join(cells) + " |")
+        name = f"`{stage}`{', tuned' * tuned}" if backend == "gpu" else _product(stage)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     libraries = sorted({p.detail.split(",")[0] for p in t.points if p.backend != "gpu" and p.detail})
     clocks = [p.telemetry.clock for p in t.points if math.isfinite(p.telemetry.clock)]
     words = [
         "TFLOPS on square fp32 problems, in brackets the speed in percent of cuBLAS's",
+        "tuned: with the tunables that won a recorded search on that size" if any(tuned for *_, tuned in names) else "",
         t.gpu.name,
         f"cuBLAS {', '.join(libraries)}" if libraries else "",
         f"SM clock {min(clocks):,.0f} to {max(clocks):,.0f} MHz" if clocks else "",

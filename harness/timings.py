@@ -25,6 +25,7 @@ from .stage import Stage
 from .statistics import verdict
 
 if TYPE_CHECKING:
+    from .device import Device
     from .gpu.devices import Gpu
     from .gpu.worker import Entry
 
@@ -155,6 +156,7 @@ def time(
     load: str = "source",
     out: str | Path | None = None,
     record: bool = True,
+    tuned: bool = False,
     progress: Progress | None = None,
     **tunables: int,
 ) -> Timings:
@@ -162,15 +164,15 @@ def time(
 
     sizes: square problems of the distribution and seed; or give the problems themselves. cold: rotating inputs of twice the L2, or one set that stays in cache. limit:
     seconds a problem may take; timeout: seconds one product may take; cool: wait until the GPU is at most this warm,
-    degrees C. load: 'source' compiles through PyCUDA, 'cubin' loads the toolchain's. `tunables` are the kernel's; another
-    stage, or the same, has its defaults. Raises TilescopeError on bad input, or where nothing can be measured.
+    degrees C. load: 'source' compiles through PyCUDA, 'cubin' loads the toolchain's. tuned: with the tunables that won a recorded
+    search on the problem. `tunables` are the kernel's; another stage, or the same, has its defaults. Raises TilescopeError on bad input, or where nothing can be measured.
     """
     rival = None if against in (None, "none") else str(against)
     if problem is None:
         problems = _squares(sizes or (1024,), distribution, seed)
     else:
         problems = [problem] if isinstance(problem, Problem) else list(problem)
-    contenders = [(str(kernel), tunables), *([(rival, {})] if rival else [])]
+    contenders = [Contender(str(kernel), tunables, tuned), *([Contender(rival)] if rival else [])]
     return _measure(
         "time", Path(kernel).stem if "/" in str(kernel) else str(kernel), contenders, problems, rival, cold=cold, limit=limit, timeout=timeout,
         cool=cool, gpu=gpu, nvcc=nvcc, load=load, out=out, record=record, progress=progress,
@@ -196,13 +198,45 @@ def ladder(
 ) -> Timings:
     """Time every stage (or those named) and cublasLt beside cuBLAS, at every size. Arguments as `time` has them.
 
-    Where cuBLAS is missing, the stages are timed alone, and a warning says so.
+    A stage is timed once more with the tunables that won a recorded search, on the sizes that have one. Where cuBLAS is missing, the stages are timed alone, and a warning says so.
     """
-    chosen = list(names) if names else stages.names()
+    contenders = []
+    for name in names or stages.names():
+        contenders += [Contender(name), Contender(name, tuned=True, needed=False)]
     return _measure(
-        "ladder", "ladder", [*((name, {}) for name in chosen), *((name, {}) for name in LIBRARIES)], _squares(sizes, distribution, seed),
+        "ladder", "ladder", [*contenders, *map(Contender, LIBRARIES)], _squares(sizes, distribution, seed),
         "cublas", cold=cold, limit=limit, timeout=timeout, cool=cool, gpu=gpu, nvcc=nvcc, load=load, out=out, record=record, progress=progress,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A stage or a library to time. tuned: on each problem with the tunables of `harness.tune.winner`; where there are none it is
+    an error if `needed`, and else it does not take part in that problem."""
+
+    kernel: str
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    tuned: bool = False
+    needed: bool = True
+
+    def on(self, problems: Sequence[Problem], device: Device) -> list[tuple[dict[str, int], list[int]]]:
+        """Tunables, and the indices of the problems that they are for. Raises TilescopeError."""
+        from . import tune
+
+        if not self.tuned:
+            return [(dict(self.tunables), list(range(len(problems))))]
+        found: dict[tuple, list[int]] = {}
+        stage = stages.find(self.kernel)
+        for index, problem in enumerate(problems):
+            try:
+                best = tune.winner(stage, problem, device) | dict(self.tunables)
+            except TilescopeError:
+                if self.needed:
+                    raise
+                continue
+            if self.needed or best != stage.tunables:
+                found.setdefault(tuple(best.items()), []).append(index)
+        return [(dict(best), indices) for best, indices in found.items()]
 
 
 def _squares(sizes: Sequence[int], distribution: str, seed: int) -> list[Problem]:
@@ -210,7 +244,7 @@ def _squares(sizes: Sequence[int], distribution: str, seed: int) -> list[Problem
 
 
 def _measure(
-    kind: str, title: str, contenders: Sequence[tuple[str, Mapping[str, int]]], problems: Sequence[Problem], rival: str | None, *,
+    kind: str, title: str, contenders: Sequence[Contender], problems: Sequence[Problem], rival: str | None, *,
     cold: bool, limit: float, timeout: float, cool: float | None, gpu: str | int | None, nvcc: str | None, load: str,
     out: str | Path | None, record: bool, progress: Progress | None,
 ) -> Timings:  # fmt: skip
@@ -227,17 +261,19 @@ def _measure(
     run = records.new_id(kind, title, tuple(problems))
     path = records.destination(out, title, run) if record else None
     chosen = devices.find(gpu)
-    entries, binaries = [], {}
-    for number, (kernel, tunables) in enumerate(contenders):
-        note(0.0, f"compiling {kernel}")
-        entry, binary = _entry(f"{number}", kernel, tunables, chosen, nvcc)
-        entries.append(entry)
-        if binary:
-            binaries[entry.key] = binary
+    entries, binaries, todo = [], {}, []
+    for contender in contenders:
+        for tunables, indices in contender.on(problems, chosen.device):
+            note(0.0, f"compiling {contender.kernel}")
+            entry, binary = _entry(f"{len(entries)}", contender.kernel, tunables, chosen, nvcc)
+            entries.append(entry)
+            todo += [(index, entry.key) for index in indices]
+            if binary:
+                binaries[entry.key] = binary
     compiler = launch.compiler_of(next(iter(binaries.values())), nvcc) if load == "source" and binaries else None
     beside = next((e.key for e in reversed(entries) if e.kernel == rival), None)
     request = Request(
-        chosen, tuple(problems), tuple(entries), tuple((i, e.key) for i in range(len(problems)) for e in entries), beside, cold, limit, timeout,
+        chosen, tuple(problems), tuple(entries), tuple(sorted(todo, key=lambda x: x[0])), beside, cold, limit, timeout,
         cool, compiler,
     )  # fmt: skip
     options = {

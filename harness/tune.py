@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +220,8 @@ def run(
 
     Raises TilescopeError on bad input, where Optuna is missing, or where the run cannot be recorded.
     """
+    from .gpu import client
+
     note = progress or (lambda fraction, words: None)
     for name, value, least in (("COUNT", count, 1), ("TIMED", timed, 0), ("SAMPLED", sampled, 0), ("MARGIN", margin, 1)):  # fmt: skip
         if not value >= least:
@@ -253,7 +255,8 @@ def run(
     _drop(found, margin)
     try:
         if timer and not result.interrupted:
-            _time(found, search, timer, timed, sampled, seed, note)
+            with client.keeping():
+                _time(found, search, timer, timed, sampled, seed, note)
     except KeyboardInterrupt:
         result.interrupted = True
     order = list(STATES)
@@ -397,6 +400,11 @@ class _Search:
             return UNLAUNCHABLE
         return ""
 
+    def compile(self, several: Sequence[dict[str, int]]) -> None:
+        """Machine code for these, side by side; there is some already unless the search began on another machine."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(self._compile, several))
+
     def _compile(self, tunables: dict[str, int]) -> str:
         """Puts the machine code into the cache; what nvcc complains of, or nothing."""
         try:
@@ -493,6 +501,7 @@ def _time(
         c.sampled = True
         kept.append(c)
     known = search.times()
+    search.compile([c.tunables for c in kept if tuple(c.tunables.items()) not in known])
     for n, c in enumerate(kept):
         note(0.8 + 0.2 * n / len(kept), f"timing {n + 1} of {len(kept)}")
         key = tuple(c.tunables.items())
@@ -522,6 +531,43 @@ def _timer(kernel: str | Path, problem: Problem, gpu: int, nvcc: str | None) -> 
         return Timed(point.ms.value, point.ms.lo, point.ms.hi, point.ratio.value, "" if point.ok else point.error)
 
     return measure
+
+
+def winners(device: Device) -> dict[tuple[str, Problem], dict[str, int]]:
+    """Tunables that won a search with times on a device, by stage and problem (inputs as by default): of every recorded run the
+    newest's, and a person's own before those that came with Tilescope. Those that a stage no longer allows are left out."""
+    from . import indexing
+
+    runs = indexing.index()
+    runs = runs[(runs.kind == "tune") & (runs.backend == "gpu") & (runs.device == device.name)]
+    found: dict[tuple[str, Problem], dict[str, int]] = {}
+    for path in sorted(runs.path, key=lambda p: not p.startswith("profiles/recorded/")):
+        manifest = record.load(record.ROOT / path).manifest
+        problem = _alike(Problem(**manifest["problem"]))
+        if manifest["winner"] and manifest["winner"]["state"] == TIMED_WELL:
+            try:
+                stage = stages.find(manifest["stage"])
+                stage.plan(problem, stage.configure(manifest["winner"]["tunables"]))
+            except TilescopeError:
+                continue
+            found[manifest["stage"], problem] = manifest["winner"]["tunables"]
+    return found
+
+
+def winner(stage: Stage, problem: Problem, device: Device) -> dict[str, int]:
+    """The stage's tunables of `winners` for a problem. Raises TilescopeError where none are recorded."""
+    found = winners(device).get((stage.name, _alike(problem)))
+    if found is None:
+        raise TilescopeError(
+            f"no search of {stage.name}'s tunables on {problem} is recorded for {device.name}.",
+            f"Type `make tune KERNEL={stage.name} M={problem.m} N={problem.n} K={problem.k}` on a machine with a GPU.",
+        )
+    return dict(found)
+
+
+def _alike(problem: Problem) -> Problem:
+    """The problem with the inputs that it has by default: a search's outcome does not depend on them."""
+    return replace(problem, distribution="normal", seed=0)
 
 
 def render(t: Tuned, width: int = 100, colour: bool = False) -> str:

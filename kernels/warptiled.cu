@@ -98,41 +98,46 @@ struct Operands {
     float a[TM], b[TN];
 };
 
-// The operands of line k; a and b point at the thread's first ones in line 0.
+// The operands of line k for ROWS x COLS of the patch; a and b point at the thread's first ones in line 0.
+template <int ROWS, int COLS>
 static __device__ __forceinline__ void read(Operands& to, const float* a, const float* b, int k)
 {
 #pragma unroll
-    for (int i = 0; i < TM; i += 4)
+    for (int i = 0; i < ROWS; i += 4)
         *(float4*)&to.a[i] = *(const float4*)&a[k * (BM + PAD) + i * DOWN];
 #pragma unroll
-    for (int j = 0; j < TN; j += 4)
+    for (int j = 0; j < COLS; j += 4)
         *(float4*)&to.b[j] = *(const float4*)&b[k * BN + j * ACROSS];
 }
 
 // Runs along the shorter side of the patch, back and forth: an operand of the longer side serves a whole run.
+template <int ROWS, int COLS>
 static __device__ __forceinline__ void multiply(const Operands& of, float (&sum)[TM][TN])
 {
-    constexpr int RUN = TM < TN ? TM : TN;
+    constexpr int RUN = ROWS < COLS ? ROWS : COLS;
 #pragma unroll
-    for (int n = 0; n < TM * TN; ++n) {
+    for (int n = 0; n < ROWS * COLS; ++n) {
         int slow = n / RUN, fast = slow % 2 ? RUN - 1 - n % RUN : n % RUN;
-        int i = TM < TN ? fast : slow, j = TM < TN ? slow : fast;
+        int i = ROWS < COLS ? fast : slow, j = ROWS < COLS ? slow : fast;
         sum[i][j] = fmaf(of.a[i], of.b[j], sum[i][j]);
     }
 }
 
-// All that a block does. A, B and C point at the block's rows and columns; `rows` and `cols` lie ahead of it.
-template <bool WHOLE>
+// All that a block does. A, B and C point at the block's rows and columns; `rows` and `cols` lie ahead of it. Where so few
+// of them do that only ROWS x COLS of a patch can be in C, no more is multiplied, and by warps that have a cell alone.
+template <bool WHOLE, int ROWS = TM, int COLS = TN>
 static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, int cols, int K, float alpha,
                                             const float* A, int lda, const float* B, int ldb, float beta, float* C,
                                             int ldc)
 {
-    constexpr bool COPIED = ASYNC_A || !WHOLE;
+    constexpr bool COPIED = ASYNC_A || !WHOLE, THIN = ROWS < TM || COLS < TN;
     constexpr int WIDTH = WHOLE ? 4 : 1, SIDE = side<WIDTH, BN, THREADS>();
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     // Lanes follow the side that has more of them: those that read the same words then come together, in one wavefront.
     int y = DOWN < ACROSS ? lane / ACROSS : lane % DOWN, x = DOWN < ACROSS ? lane % ACROSS : lane / DOWN;
-    int row = warp % (BM / WM) * WM + y * 4, col = warp / (BM / WM) * WN + x * 4;
+    int row = warp % (BM / WM) * WM, col = warp / (BM / WM) * WN;
+    bool idle = THIN && (row >= rows || col >= cols);
+    row += y * 4, col += x * 4;
 
     // Places in the buffers, moved on from step to step: what the compiler can work out anew, it does, again and again.
     const float *a = &tiles[0].A[0][row], *b = &tiles[0].B[0][col];
@@ -170,7 +175,7 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
             load_a();
         wait_for_all_but<STAGES - 2>();
         __syncthreads();
-        read(held[0], a, b, 0);
+        read<ROWS, COLS>(held[0], a, b, 0);
     }
     int reading = 0, writing = STAGES - 1, hop = NEXT;
 #pragma unroll 1
@@ -196,8 +201,10 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
                     a += r, b += r, to_a += w, to_b += w;
                 }
             }
-            read(held[(k + 1) % 2], a, b, (k + 1) % BK);
-            multiply(held[k % 2], sum);
+            if (!idle) {
+                read<ROWS, COLS>(held[(k + 1) % 2], a, b, (k + 1) % BK);
+                multiply<ROWS, COLS>(held[k % 2], sum);
+            }
         }
     }
 
@@ -216,14 +223,14 @@ static __device__ __forceinline__ void tile(Tiles (&tiles)[STAGES], int rows, in
         __syncthreads();
 #pragma unroll 1
         for (int k = 0; k < K % BK; ++k) {
-            read(held[0], &tiles[0].A[0][row], &tiles[0].B[0][col], k);
-            multiply(held[0], sum);
+            read<ROWS, COLS>(held[0], &tiles[0].A[0][row], &tiles[0].B[0][col], k);
+            multiply<ROWS, COLS>(held[0], sum);
         }
     }
 
 #pragma unroll
-    for (int n = 0; n < TM * TN / 4; ++n) {
-        int i = n / (TN / 4), j = n % (TN / 4) * 4, r = row + i / 4 * 4 * DOWN + i % 4, c = col + j * ACROSS;
+    for (int n = 0; n < ROWS * COLS / 4; ++n) {
+        int i = n / (COLS / 4), j = n % (COLS / 4) * 4, r = row + i / 4 * 4 * DOWN + i % 4, c = col + j * ACROSS;
         store<WHOLE>(C + r * ldc + c, alpha, &sum[i][j], beta, r < rows ? cols - c : 0);
     }
 }
@@ -244,6 +251,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     C += row * ldc + col;
     if (fours && rows >= BM && cols >= BN)
         tile<true>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    else if (rows <= 4 * DOWN)
+        tile<false, 4, TN>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    else if (cols <= 4 * ACROSS)
+        tile<false, TM, 4>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
     else
         tile<false>(tiles, rows, cols, K, alpha, A, lda, B, ldb, beta, C, ldc);
 }

@@ -46,6 +46,14 @@ def test_figures_of_tiled2d(square):
     assert "sum[i][j] = fmaf(a[i], b[j], sum[i][j]);" in words
 
 
+def test_copies_into_shared_memory_have_a_row():
+    """cpasync at 512: A is read 8 times in words, four rows a warp (4 wavefronts for 1), B 8 times in 512 bytes (4, as it must)."""
+    words = report.render(harness.profile("cpasync", size=512, record=False))
+    a, b = 8 * 512 * 512 // 32, 8 * 512 * 512 // 128
+    row = next(line for line in words.splitlines() if line.strip().startswith("copy in"))
+    assert row.split()[2:] == [f"{x:,}" for x in (a + b, 4 * a + 4 * b, a + 4 * b, 3 * a)] + ["4", "1.60"]
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_it_fits(ragged, width):
     assert max(map(len, report.render(ragged, width).splitlines())) <= width

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from harness import cli, profiling, record, stage, tune
+from harness import cli, profiling, record, stage, timings, tune
+from harness import device as devices
 from harness.errors import TilescopeError
 from harness.problem import Problem
 from harness.tune import Candidate, Timed, Tuned
@@ -175,3 +176,32 @@ def test_verb(profiles, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["counts"]["ready"] == 2 and said["choices"] == {"TILE": [8, 16]} and math.isfinite(said["winner"]["bound_ms"])  # fmt: skip
     assert cli.main(["tune", "tiled", "MARGIN=0.5"]) == 2
+
+
+def test_winners_are_found_by_stage_and_problem(profiles, monkeypatch):
+    monkeypatch.setattr(record, "ROOT", profiles)
+    monkeypatch.setenv("TILESCOPE_CACHE", str(profiles / "cache"))
+    h200, tiled = devices.find("h200"), stage.find("tiled")
+    assert tune.winners(h200) == {}
+    with pytest.raises(TilescopeError, match="no search of tiled's tunables on 256x256x256 is recorded for h200") as e:
+        tune.winner(tiled, SMALL, h200)
+    assert "make tune KERNEL=tiled M=256 N=256 K=256" in e.value.remedy
+    search()  # ranked only: no winner to rely on
+    assert tune.winners(h200) == {}
+    shipped = record.PROFILES / "recorded/h200/tuned"
+    search(timer=lambda t: Timed(float(t["TILE"]), 0.0, 1.0), out=shipped, margin=50)
+    assert tune.winners(h200) == {("tiled", SMALL): {"TILE": 8}} and tune.winners(devices.find("t4")) == {}
+    assert tune.winner(tiled, Problem(256, 256, 256, distribution="zeros", seed=3), h200) == {"TILE": 8}
+    search(timer=lambda t: Timed(64.0 - t["TILE"], 0.0, 1.0), margin=50, count=3)  # of what was timed before
+    assert tune.winner(tiled, SMALL, h200) == {"TILE": 8}
+    (record.PROFILES / "tiled").rename(profiles / "away")
+    search(timer=lambda t: Timed(64.0 - t["TILE"], 0.0, 1.0), margin=50)  # a person's own goes before what is shipped
+    assert tune.winner(tiled, SMALL, h200) == {"TILE": 32}
+    run = profiling.profile("tiled", size=256, tuned=True, device="h200", backend="sim", record=False)
+    assert run.tunables == {"TILE": 32}
+    monkeypatch.setattr(tune, "winners", lambda d: {("tiled", SMALL): {"TILE": 16}})
+    both = [SMALL, Problem(8, 8, 8)]
+    assert timings.Contender("tiled", tuned=True, needed=False).on(both, h200) == [({"TILE": 16}, [0])]
+    assert timings.Contender("tiled", {"TILE": 4}).on(both, h200) == [({"TILE": 4}, [0, 1])]
+    with pytest.raises(TilescopeError, match="8x8x8"):
+        timings.Contender("tiled", tuned=True).on(both, h200)

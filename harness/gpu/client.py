@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -20,6 +20,8 @@ from .worker import Entry, Request
 
 GRACE_S = 30.0
 """Seconds that the process may overrun what it said a step takes."""
+PATIENCE_S = 5.0
+"""Seconds that the process may take to end by itself."""
 Progress = Callable[[float, str], None]
 
 
@@ -35,7 +37,7 @@ class Outcome:
 
 
 def run(request: Request, progress: Progress | None = None, outcome: Outcome | None = None) -> Outcome:
-    """Do all of a request, in a new process after each crash or hang.
+    """Do all of a request, after each crash or hang in a new process.
 
     outcome: filled as points come in, so that a caller who is interrupted has those that were finished. A contender that
     crashes or hangs gives a Point with a `fault`; one that cannot be opened is in `refused`, by its key; a problem that does
@@ -104,17 +106,17 @@ def _stage_name(entry: Entry) -> str:
 
 
 def _conversation(request: Request) -> Iterator[tuple]:
-    """The messages of one process, to its end. A fault that it cannot report itself is reported in its stead."""
+    """The messages that answer a request, to its end. A fault that the process cannot report itself is reported in its stead."""
     doing, allowed, position = "starting", 120.0, (request.todo[0] if request.todo else (0, ""))
-    with _process(request) as (process, source):
+    with _process(request) as holder:
         deadline = time.monotonic() + allowed + GRACE_S
         faulted = False
         while True:
             try:
-                if not source.poll(max(0.0, min(1.0, deadline - time.monotonic()))):
+                if not holder.source.poll(max(0.0, min(1.0, deadline - time.monotonic()))):
                     if time.monotonic() < deadline:
                         continue
-                    process.kill()
+                    holder.process.kill()
                     if not faulted:
                         yield (
                             "fault",
@@ -123,7 +125,7 @@ def _conversation(request: Request) -> Iterator[tuple]:
                             "Choose a smaller size.",
                         )
                     return
-                message = source.recv()
+                message = holder.source.recv()
             except (EOFError, OSError):
                 break
             if message[0] == "doing":
@@ -132,23 +134,93 @@ def _conversation(request: Request) -> Iterator[tuple]:
                 position = next(((i, k) for i, k in request.todo if (i, k) != message[1:3]), position)
             deadline = time.monotonic() + allowed + GRACE_S
             if message[0] == "done":
+                holder.ready = True
                 return
             faulted |= message[0] == "fault"
             yield message
             if message[0] == "error":
                 return
-        process.wait()
+        holder.process.wait()
         if not faulted:
             yield (
                 "error",
-                f"{doing}: the process that holds the GPU ended by itself (status {process.returncode}).",
+                f"{doing}: the process that holds the GPU ended by itself (status {holder.process.returncode}).",
                 "Look at `dmesg` for NVRM messages; try again.",
             )
 
 
+@dataclass
+class _Holder:
+    """A process that holds a GPU, and the two ends of its pipes. ready: it has done all that it was asked."""
+
+    process: subprocess.Popen
+    sink: Connection
+    source: Connection
+    ready: bool = False
+
+    def ask(self, request: Request | None) -> None:
+        """Send a request, or None: that was all. A process that has ended says so where it is read from."""
+        self.ready = False
+        with suppress(OSError):
+            self.sink.send(request)
+
+    def end(self, patience: float) -> None:
+        """End the process, after so many seconds by force."""
+        self.ask(None)
+        self.sink.close()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.source.close()
+
+
+_waiting: dict[str, _Holder] | None = None
+"""Processes that wait for another request, by the UUID of the GPU they hold; None where each ends with its request."""
+
+
+def keep() -> None:
+    """From now on the process that has done a request waits for the next one on its GPU, and ends with this process: starting one
+    takes seconds."""
+    global _waiting
+    _waiting = _waiting or {}
+
+
 @contextmanager
-def _process(request: Request) -> Iterator[tuple[subprocess.Popen, Connection]]:
-    """The process, started and given its request, and what it says. It is ended with the block, whatever happens."""
+def keeping() -> Iterator[None]:
+    """`keep` for the length of the block."""
+    global _waiting
+    before = _waiting
+    keep()
+    try:
+        yield
+    finally:
+        if before is None:
+            waiting, _waiting = _waiting, None
+            for holder in waiting.values():
+                holder.end(PATIENCE_S)
+
+
+@contextmanager
+def _process(request: Request) -> Iterator[_Holder]:
+    """A process that was given the request. With the block it ends, whatever happens, unless it is kept."""
+    holder = (_waiting or {}).pop(request.gpu.uuid, None)
+    if holder is not None and holder.process.poll() is not None:
+        holder.end(0)
+        holder = None
+    holder = holder or _start()
+    try:
+        holder.ask(request)
+        yield holder
+    finally:
+        if holder.ready and _waiting is not None:
+            _waiting[request.gpu.uuid] = holder
+        else:
+            holder.end(PATIENCE_S if sys.exc_info()[0] is None else 0)
+
+
+def _start() -> _Holder:
     from_us, to_it = os.pipe()
     from_it, to_us = os.pipe()
     environment = dict(os.environ)
@@ -169,17 +241,4 @@ def _process(request: Request) -> Iterator[tuple[subprocess.Popen, Connection]]:
         raise TilescopeError(f"cannot start the process that holds the GPU: {e}.") from e
     os.close(from_us)
     os.close(to_us)
-    try:
-        with Connection(to_it, readable=False) as sink, Connection(from_it, writable=False) as source:
-            try:
-                sink.send(request)
-            except BrokenPipeError:
-                pass  # it ended at once; reading says so
-            yield process, source
-    finally:
-        if process.poll() is None:
-            try:
-                process.wait(5 if sys.exc_info()[0] is None else 0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.wait()
+    return _Holder(process, Connection(to_it, readable=False), Connection(from_it, writable=False))

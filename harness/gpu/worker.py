@@ -1,4 +1,5 @@
-"""The process that holds the GPU: it takes one Request and sends back messages. client.py starts it, and ends it if it hangs.
+"""The process that holds the GPU: it takes Requests, one after another, and sends back messages. client.py starts it, and ends it
+if it hangs.
 
 A crash of a kernel leaves a context that nothing works in any more; a hang leaves calls that never return. Both end here with
 the process, after saying which contender on which problem it was.
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +83,8 @@ class Request:
     nvcc: Path | None = None
 
 
-def serve(request: Request, send: Send, leave: Callable[[], None] = lambda: None) -> None:
-    """Do what is asked, sending messages:
+def serve(requests: Iterable[Request], send: Send, leave: Callable[[], None] = lambda: None) -> None:
+    """Do what is asked, all of it on the GPU of the first request and in one context, sending messages:
 
     ('doing', words, seconds it may take)       ('progress', words)        ('warning', words)
     ('gpu', facts)                              what NVML says of the GPU and its driver
@@ -90,11 +92,27 @@ def serve(request: Request, send: Send, leave: Callable[[], None] = lambda: None
     ('unable', problem index, words, remedy)    that problem cannot be done, or no further: memory does not suffice
     ('point', problem index, key, Point)        done, or found to be wrong
     ('fault', problem index, key, words, remedy)   a crash or a hang
+    ('done',)                                   with a request
 
     After a fault `leave` is called, which in a process of its own ends that; else KernelFault or Hang is raised.
     """
+    requests = iter(requests)
+    request = next(requests, None)
+    if request is None:
+        return
     with Session(request.gpu, request.timeout) as session:
-        _Server(request, session, send, leave).run()
+        while request is not None:
+            session.timeout = request.timeout
+            _Server(request, session, send, leave).run()
+            send(("done",))
+            request = next(requests, None)
+
+
+@lru_cache(maxsize=2)
+def _inputs(problem: Problem, exact: bool) -> tuple[Operands, Reference | ExactReference]:
+    """Inputs and what C must be: requests that follow each other often have the same problem."""
+    operands = problem.operands()
+    return operands, (ExactReference if exact else Reference)(operands)
 
 
 class _Server:
@@ -170,13 +188,12 @@ class _Server:
         count = timing.sets_needed(problem, max(r.gpu.l2_bytes, r.gpu.device.l2_bytes), r.cold)
         check_fit(self.session, problem, count)
         self.send(("doing", f"making inputs of {problem}", 600.0))
-        operands = problem.operands()
-        work = _Work(index, problem, operands, Reference(operands))
+        work = _Work(index, problem, *_inputs(problem, False))
         taking = list(dict.fromkeys([*keys, *([r.rival] if r.rival in self.contenders else [])]))
         with buffers(self.session, problem, count) as sets:
             exact = self._exact(work, taking, sets[0])
             self.send(("doing", f"copying inputs of {problem}", 120.0))
-            sets[0].put(operands)
+            sets[0].put(work.operands)
             for other in sets[1:]:
                 other.copy(sets[0])
             self.session.wait("copying the inputs")
@@ -215,14 +232,12 @@ class _Server:
             return {}
         problem = exact_problem(work.problem)
         self.send(("doing", f"making integer inputs of {problem}", 600.0))
-        operands = problem.operands()
-        reference = ExactReference(operands)
-        target.put(operands)
-        whole = _Work(work.index, problem, operands, reference)
+        whole = _Work(work.index, problem, *_inputs(problem, True))
+        target.put(whole.operands)
         found = {}
         for key in keys:
             c, damage = self._once(whole, key, target)
-            found[key] = (reference.check(c), damage)
+            found[key] = (whole.reference.check(c), damage)
         return found
 
     def _once(self, work: _Work, key: str, target: Buffers) -> tuple[np.ndarray, str]:
@@ -325,17 +340,19 @@ def _mirror(point: Point, rival: Point, known: list[str]) -> None:
 
 
 def main() -> None:
-    """Entry point of the process: file descriptors of the two pipes as arguments. Never returns: see the module's head."""
+    """Entry point of the process: file descriptors of the two pipes as arguments. Never returns: see the module's head.
+
+    Requests come until one is None, or until the process that sends them is gone.
+    """
     from multiprocessing.connection import Connection
 
     source, sink = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
     status = 0
     try:
-        serve(source.recv(), sink.send, leave=lambda: os._exit(3))
-        sink.send(("done",))
+        serve(iter(source.recv, None), sink.send, leave=lambda: os._exit(3))
     except TilescopeError as e:
         sink.send(("error", e.what, e.remedy))
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, BrokenPipeError, EOFError):
         status = 130
     except MemoryError:
         sink.send(("error", "out of memory on the host.", "Choose a smaller size."))

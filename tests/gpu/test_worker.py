@@ -1,9 +1,11 @@
 """What the process that holds the GPU does and says, and what is made of its messages; on a GPU that is not there."""
 
+import contextlib
 import math
 import os
 import sys
 import textwrap
+from multiprocessing.connection import Connection
 
 import pytest
 from fake_gpu import GPU, install
@@ -47,7 +49,7 @@ def request(*names, problems=(SMALL,), rival="cublas", **options):
 def serve(r):
     said = []
     try:
-        worker.serve(r, said.append)
+        worker.serve([r], said.append)
     except (Hang, KernelFault):
         said.append(("died",))
     return said
@@ -194,7 +196,7 @@ def test_leaving_comes_right_after_the_fault_is_told(fake):
     fake.fault, fake.on = "hang", ("naive",)
     said = []
     with pytest.raises(Left):
-        worker.serve(request("naive", "cublas"), said.append, leave)
+        worker.serve([request("naive", "cublas")], said.append, leave)
     assert said[-1][0] == "fault"
     fake.hung = False
 
@@ -313,7 +315,7 @@ def process(monkeypatch, tmp_path, script):
     (tmp_path / "script.py").write_text(
         "import sys, os, time\nfrom multiprocessing.connection import Connection\n"
         "source, sink = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)\n"
-        "r = source.recv()\n" + textwrap.dedent(script)
+        "for r in iter(source.recv, None):\n" + textwrap.indent(textwrap.dedent(script), "    ")
     )
     real = client.subprocess.Popen
     started = []
@@ -379,3 +381,44 @@ def test_no_descriptors_are_left_open(monkeypatch, tmp_path):
     for _ in range(3):
         client.run(request("naive"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_process_is_kept_for_the_next_request(monkeypatch, tmp_path):
+    started = process(monkeypatch, tmp_path, "sink.send(('warning', str(os.getpid())))\nsink.send(('done',))")
+    with client.keeping():
+        said = [client.run(request(name)).warnings for name in ("naive", "tiled", "naive")]
+        assert said[0] == said[1] == said[2] and len(started) == 1 and started[0].poll() is None
+    assert started[0].returncode == 0
+    assert client.run(request("naive")).warnings != said[0] and started[1].returncode == 0
+
+
+def test_a_kept_process_that_died_or_failed_is_not_used_again(monkeypatch, tmp_path):
+    started = process(
+        monkeypatch,
+        tmp_path,
+        "if r.limit == 3: sink.send(('error', 'no context.', ''))\nelse: sink.send(('done',))\nif r.limit == 2: os._exit(0)",
+    )
+    with client.keeping():
+        client.run(request("naive", limit=2))
+        started[0].wait(5)
+        client.run(request("naive"))
+        with pytest.raises(TilescopeError, match="no context"):
+            client.run(request("naive", limit=3))
+        client.run(request("naive"))
+    assert len(started) == 3 and all(p.returncode is not None for p in started)
+
+
+def test_a_kept_process_ends_with_the_one_that_asked(monkeypatch, tmp_path):
+    """The real worker's loop: its pipe closes when the one that asked is gone."""
+    monkeypatch.setattr(worker, "Session", lambda *a: contextlib.nullcontext(type("S", (), {})()))
+    monkeypatch.setattr(worker, "_Server", lambda *a: type("Nothing", (), {"run": lambda self: None})())
+    left = []
+    monkeypatch.setattr(worker.os, "_exit", lambda status: left.append(status))
+    (from_us, to_it), (from_it, to_us) = os.pipe(), os.pipe()
+    sink, source = Connection(to_it, readable=False), Connection(from_it, writable=False)
+    sink.send(request("naive"))
+    sink.send(request("naive"))
+    sink.close()
+    monkeypatch.setattr(sys, "argv", ["worker", str(from_us), str(to_us)])
+    worker.main()
+    assert left == [130] and source.recv() == source.recv() == ("done",)
