@@ -565,7 +565,7 @@ def experiment(args: argparse.Namespace) -> int:
 
 
 @verb(
-    Option("exp", "directory or id of a run of an experiment"),
+    Option("exp", "directory or id of a run of an experiment; or an experiment that has only one"),
     Option("backend", "sim repeats what was simulated of a run on a GPU (default: the run's)", one_of("sim", "gpu")),
     *EXPERIMENT, bare="exp",
 )  # fmt: skip

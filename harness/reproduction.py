@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from . import agreement, experiment_record, experiments, statistics
+from . import definition as definitions
 from . import record as records
 from .comparison import DOUBTFUL
-from .errors import TilescopeError
+from .errors import TilescopeError, nearest
 from .expectations import HOLDS
 from .experiment_record import Experiment
 from .experiments import Progress
 from .measuring import Measurement
-from .words import several
+from .words import listed, several
+
+NAMED = 3
+"""Runs named of an experiment that has several."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +129,12 @@ def reproduce(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Measure every point of a recorded run anew and compare. backend: the recorded one; 'sim' repeats what was simulated of a
-    run on a GPU.
+    """Measure every point of a recorded run anew and compare. run: see `find`. backend: the recorded one; 'sim' repeats what was
+    simulated of a run on a GPU.
 
     Raises TilescopeError where the run is damaged, no experiment, made by a newer version, or needs a GPU that is not here.
     """
-    recorded = records.load(run)
+    recorded = find(run)
     before = experiment_record.loaded(recorded)
     definition = before.definition
     chosen = backend or before.backend
@@ -148,6 +152,43 @@ def reproduce(
     )  # fmt: skip
     assert again.path is not None
     return compare(recorded, records.load(again.path, check=False), before, again)
+
+
+def find(run: str | Path) -> records.Run:
+    """A run by its directory or id; or that of an experiment, by the experiment's name or folder, where there is only one.
+
+    Runs that repeat another do not count. Raises TilescopeError where there is no such run; where an experiment has several,
+    naming the newest.
+    """
+    path = Path(run).expanduser()
+    if path.parent.name == "runs" or (path / "manifest.json").is_file():
+        return records.load(run)
+    try:
+        folder = definitions.find(run).parent
+    except TilescopeError:
+        try:
+            return records.load(run)
+        except TilescopeError as e:
+            raise TilescopeError(f"{e.what}{nearest(str(run), definitions.names())}", e.remedy) from e
+    found = [
+        r for r in map(_readable, sorted(folder.glob("runs/*/manifest.json"))) if r and not r.manifest.get("reproduces")
+    ]
+    if not found:
+        raise TilescopeError(f"experiment {folder.name} has no recorded run.", f"Run it: make experiment NAME={run}")
+    if len(found) > 1:
+        newest = [f"{r.id} ({r.manifest['backend']}, {', '.join(r.manifest['devices'])})" for r in reversed(found)]
+        raise TilescopeError(
+            f"experiment {folder.name} has {len(found)} recorded runs: {listed(newest, NAMED)}.",
+            f"Say which: EXP={found[-1].id}",
+        )
+    return records.load(found[0].path)
+
+
+def _readable(manifest: Path) -> records.Run | None:
+    try:
+        return records.load(manifest.parent, check=False)
+    except TilescopeError:
+        return None
 
 
 def compare(

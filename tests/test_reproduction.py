@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import harness
-from harness import cli, experiment_record, measuring, record, reproduction
+from harness import cli, definition, experiment_record, measuring, record, reproduction
 from harness.errors import TilescopeError
 from harness.measuring import Measurement
 
@@ -151,6 +151,24 @@ def test_what_was_simulated_of_a_gpu_run_is_repeated_on_the_simulator(recorded, 
     (recorded.path / "manifest.json").write_text(json.dumps(manifest))
     found = harness.reproduce(recorded.path, backend="sim")
     assert found.ok and found.equal and ("backend", "gpu", "sim") in found.environment
+
+
+def test_an_experiment_with_one_run_means_that_run(recorded, monkeypatch, capsys):
+    folder = recorded.path.parent.parent
+    monkeypatch.setattr(definition, "EXPERIMENTS", folder.parent)
+    for name in (folder.name, str(folder)):
+        assert cli.main(["reproduce", f"EXP={name}"]) == 0
+        assert f"repeats {recorded.id}" in capsys.readouterr().out  # and repetitions do not count
+    again = harness.experiment(folder, backend="sim", fresh=True)
+    assert cli.main(["reproduce", "EXP=mine"]) == 2
+    said = capsys.readouterr().err
+    assert f"experiment mine has 2 recorded runs: {again.id} (sim, h200), {recorded.id} (sim, h200)." in said
+    assert f"Say which: EXP={again.id}" in said
+    with pytest.raises(TilescopeError, match="no run min. Did you mean mine?"):
+        harness.reproduce("min")
+    shutil.rmtree(folder / "runs")
+    with pytest.raises(TilescopeError, match="has no recorded run(.|\n)*make experiment NAME=mine"):
+        harness.reproduce("mine")
 
 
 def test_a_measurement_that_fails_is_not_reproduced(recorded, monkeypatch):
