@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("--", ".", ":(exclude)profiles", ":(exclude)experiments/*/runs/*")
+"""What git is asked about: all but recorded runs."""
 PACKAGES = (
     "numpy",
     "pandas",
@@ -66,18 +68,17 @@ def cpu() -> str:
 
 
 def git() -> dict | None:
-    """{'commit': hash, 'dirty': whether tracked files differ from it} of the checkout, or None outside one."""
+    """{'commit': hash, 'dirty': whether tracked files other than recorded runs differ from it} of the checkout, or None outside one."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
-    return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": commit.strip(), "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", *SOURCES))}
 
 
 def diff() -> str:
     """What the checkout differs in from its commit, recorded runs left out; nothing outside a checkout."""
-    where = ("--", ".", ":(exclude)profiles", ":(exclude)experiments/*/runs/*")
-    found = _git("diff", "HEAD", "--no-color", *where) or ""
-    new = (_git("ls-files", "--others", "--exclude-standard", *where) or "").splitlines()
+    found = _git("diff", "HEAD", "--no-color", *SOURCES) or ""
+    new = (_git("ls-files", "--others", "--exclude-standard", *SOURCES) or "").splitlines()
     return found + "".join(f"not tracked: {name}\n" for name in new)
 
 

@@ -8,7 +8,9 @@ import platform
 import subprocess
 from pathlib import Path
 
-from harness import environment
+import pytest
+
+from harness import definition, environment
 
 
 def test_it_says_versions_cpu_and_git():
@@ -63,9 +65,28 @@ def test_the_diff_leaves_recorded_runs_out(tmp_path, monkeypatch):
         (tmp_path / name).write_text("1\n")
     git("add", "-A")
     git("commit", "-qm", "x")
-    assert environment.diff() == ""
+    (tmp_path / "experiments/x/runs/1/manifest.json").write_text("2\n")
+    assert environment.diff() == "" and environment.git()["dirty"] is False
     for name in ("a.py", "experiments/x/runs/1/manifest.json", "b.py", "experiments/x/runs/2", "profiles/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("2\n")
     assert "+2" in environment.diff() and environment.diff().endswith("not tracked: b.py\n")
-    assert "runs" not in environment.diff() and "profiles" not in environment.diff()
+    assert "runs" not in environment.diff() and "profiles" not in environment.diff() and environment.git()["dirty"]
+
+
+@pytest.mark.skipif(not (environment.ROOT / ".git").exists(), reason="not a checkout")
+def test_a_users_runs_are_ignored_and_those_that_come_along_are_tracked():
+    def git(*words):
+        return subprocess.run(["git", "-C", environment.ROOT, *words], capture_output=True, text=True)
+
+    for own in (
+        "experiments/traffic/runs/20270101T000000Z-0/manifest.json",
+        "profiles/tiled/x/manifest.json",
+        "reports/x.html",
+    ):
+        assert git("check-ignore", "-q", own).returncode == 0, own
+    for kept in ("experiments/mine/experiment.toml", "profiles/recorded/h200/x/manifest.json", "kernels/mine.cu"):
+        assert git("check-ignore", "-q", kept).returncode == 1, kept
+    tracked = git("ls-files", "experiments").stdout.splitlines()
+    for name in definition.names():
+        assert any(f.startswith(f"experiments/{name}/runs/") and f.endswith("/checksums.sha256") for f in tracked), name
