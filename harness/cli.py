@@ -397,6 +397,8 @@ def ladder(args: argparse.Namespace) -> int:
 
     output = _Output(args.json)
     names = [name.strip() for name in args.stages.split(",") if name.strip()] if args.stages else None
+    if names == []:
+        raise TilescopeError(f"STAGES={args.stages} names no stage.", "Give one or more, with commas between.")
     with _progress() as progress:
         result = timings.ladder(
             names=names, sizes=_sizes(args.sizes), distribution=args.distribution, seed=args.seed, out=args.out, progress=progress, **_timing(args)

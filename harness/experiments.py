@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import backends, experiment_record, measuring, roofs
+from . import backends, experiment_record, measuring, roofs, toolchain
 from . import definition as definitions
 from . import device as devices
 from . import record as records
@@ -50,6 +50,9 @@ def experiment(
     if workers < 0:
         raise TilescopeError(f"WORKERS={workers} is less than 0.")
     definition = definitions.load(name)
+    if out:  # refused here, before what is missing for the backend is
+        records.destination(out, definition.name, "")
+    toolchain.check(nvcc)
     chosen = choose(definition, backend, scheduler)
     points = definition.points(chosen)
     return run(

@@ -273,13 +273,14 @@ def profile(
     stage = stages.find(str(kernel))
     chosen = configure(stage, tunables)
     problem = Problem(*shape(size, m, n, k), alpha, beta, lda, ldb, ldc, distribution, seed)
+    run = records.new_id(stage.name, problem, chosen)
+    path = records.destination(out, stage.name, run) if record else None
+    toolchain.check(nvcc)
     backend, target, live = backend_and_device(backend, device, gpu)
     if tuned:
         from . import tune
 
         chosen = configure(stage, tune.winner(stage, problem, target) | tunables)
-    run = records.new_id(stage.name, problem, chosen)
-    path = records.destination(out, stage.name, run) if record else None
     launches = stage.plan(problem, chosen)
     widths = roofs.recorded_widths(target)
 

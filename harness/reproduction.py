@@ -169,7 +169,10 @@ def find(run: str | Path) -> records.Run:
         try:
             return records.load(run)
         except TilescopeError as e:
-            raise TilescopeError(f"{e.what}{nearest(str(run), definitions.names())}", e.remedy) from e
+            near = nearest(str(run), definitions.names())
+            raise TilescopeError(
+                f"{e.what}{near}", "Give a run's directory or id, or an experiment that has one run."
+            ) from e
     found = [
         r for r in map(_readable, sorted(folder.glob("runs/*/manifest.json"))) if r and not r.manifest.get("reproduces")
     ]

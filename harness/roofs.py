@@ -374,6 +374,7 @@ def run(
     started = time.time()
     id = record.new_id(KIND, gpu)
     path = record.destination(out, KIND, id)
+    toolchain.check(nvcc)
     chosen = devices.find(gpu)
     binary = compile(chosen.device, nvcc)
     chosen.check_runs(binary.compiler)

@@ -193,6 +193,7 @@ def sanitize(
             raise TilescopeError(f"unknown tool {tool!r}.{nearest(tool, list(TOOLS))}", f"Known: {', '.join(TOOLS)}.")
     stage = stages.find(str(kernel))
     chosen = configure(stage, tunables)
+    toolchain.check(nvcc)
     sanitizer = find()
     if sanitizer is None:
         raise TilescopeError(

@@ -219,6 +219,13 @@ class Contender:
     tuned: bool = False
     needed: bool = True
 
+    def check(self) -> None:
+        """Raises TilescopeError where there is no such stage, or the tunables are not legal."""
+        from .profiling import configure
+
+        if self.kernel not in LIBRARIES:
+            configure(stages.find(self.kernel), {} if self.tuned else self.tunables)
+
     def on(self, problems: Sequence[Problem], device: Device) -> list[tuple[dict[str, int], list[int]]]:
         """Tunables, and the indices of the problems that they are for. Raises TilescopeError."""
         from . import tune
@@ -260,6 +267,9 @@ def _measure(
     started = clock.time()
     run = records.new_id(kind, title, tuple(problems))
     path = records.destination(out, title, run) if record else None
+    for contender in contenders:
+        contender.check()
+    toolchain.check(nvcc)
     chosen = devices.find(gpu)
     entries, binaries, todo = [], {}, []
     for contender in contenders:

@@ -178,6 +178,12 @@ def _version(tool: Path, name: str) -> str:
     return m[1]
 
 
+def check(nvcc: str | None) -> None:
+    """Refuse an NVCC= that is no compiler, before anything that a machine may lack is looked for. Raises TilescopeError."""
+    if nvcc:
+        compiler(nvcc)
+
+
 @cache
 def compiler(nvcc: str | None = None) -> tuple[Path, str]:
     """(path, version) of nvcc: the one given, else the packaged one, else the one on PATH. Raises TilescopeError if there is none."""

@@ -230,9 +230,10 @@ def run(
     stage = stages.find(str(kernel))
     problem = problem or Problem(4096, 4096, 4096)
     chosen = choices(stage, given)
-    backend, target, live = profiling.backend_and_device(backend, device, gpu)
     name = record.new_id("tune", stage.name, problem)
     path = record.destination(out, stage.name, name)
+    toolchain.check(nvcc)
+    backend, target, live = profiling.backend_and_device(backend, device, gpu)
     journal = _journal(stage, target, problem, chosen)
     options = {"count": count, "timed": timed, "sampled": sampled, "margin": margin, "seed": seed}
     result = Tuned(name, stage.name, problem, target.name, backend, chosen, [], {}, options, journal, defaults=dict(stage.tunables))  # fmt: skip

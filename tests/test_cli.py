@@ -14,6 +14,7 @@ import pytest
 
 from harness import cli, profiling, record, toolchain, verification
 from harness import stage as stages
+from harness.errors import TilescopeError
 
 ROOT = Path(cli.__file__).resolve().parent.parent
 
@@ -138,6 +139,38 @@ def test_bad_input_is_two_clear_lines(capsys, monkeypatch, line):
     assert (status, out) == (2, "")
     lines = err.splitlines()
     assert lines[0].startswith("error: ") and BAD[line] in lines[0] and len(lines) <= 2
+
+
+BEFORE_THE_GPU = {
+    "time tiled AGAINST=cubals": "unknown kernel 'cubals'",
+    "time tiled TILE=3": "illegal tunables",
+    "time tiled NVCC=/nonexistent": "no such compiler",
+    "ladder STAGES=tiled,tild": "unknown kernel 'tild'. Did you mean tiled?",
+    "ladder STAGES=,": "STAGES=, names no stage",
+    "launch tiled TILE=3": "illegal tunables",
+    "roofs NVCC=/nonexistent": "no such compiler",
+    "sanitize tiled NVCC=/nonexistent": "no such compiler",
+    "profile tiled BACKEND=gpu NVCC=/nonexistent": "no such compiler",
+    "profile tiled BACKEND=gpu OUT=/dev/null": "is a file",
+    "tune tiled BACKEND=gpu TILE=x": "TILE=x is not integers",
+    "tune tiled BACKEND=gpu OUT=/dev/null": "is a file",
+    "tune tiled BACKEND=gpu FOO=1": "unknown FOO",
+    "experiment trafic BACKEND=gpu": "unknown experiment 'trafic'. Did you mean traffic?",
+    "experiment traffic BACKEND=gpu OUT=/dev/null": "is a file",
+    "experiment traffic BACKEND=gpu NVCC=/nonexistent": "no such compiler",
+}
+
+
+@pytest.mark.parametrize("line", BEFORE_THE_GPU)
+def test_bad_input_is_named_before_a_missing_gpu(capsys, monkeypatch, line):
+    def missing(*_):
+        raise TilescopeError("there is no NVIDIA driver.")
+
+    monkeypatch.setattr("harness.backends.gpu_missing", lambda: "no GPU")
+    monkeypatch.setattr("harness.gpu.devices.find", missing)
+    monkeypatch.setattr("harness.sanitize.find", lambda: None)
+    status, out, err = main(capsys, line)
+    assert (status, out) == (2, "") and BEFORE_THE_GPU[line] in err.splitlines()[0]
 
 
 def test_no_compiler(capsys, monkeypatch):

@@ -60,13 +60,14 @@ def launch(
     cubin: machine code of the stage compiled before, on whatever machine; else it is compiled through PyCUDA. Raises
     TilescopeError where the GPU, PyCUDA, the compiler or memory is missing, KernelFault or Hang where the kernel fails.
     """
+    stage = None if str(kernel) in cublas.NAMES else stages.find(str(kernel))
+    configured = stage.configure(tunables) if stage else {}
+    toolchain.check(nvcc)
     chosen = devices.find(gpu)
     with Session(chosen, timeout) as session:
-        if str(kernel) in cublas.NAMES:
+        if stage is None:
             contender = cublas.open_library(session, str(kernel))
         else:
-            stage = stages.find(str(kernel))
-            configured = stage.configure(tunables)
             contender = StageContender(
                 session, stage, configured, code_for(session, stage, configured, chosen, cubin, nvcc)
             )
@@ -80,7 +81,7 @@ def launch(
             target.matrices["C"].put(operands.c)
             contender.launch(problem, target)
             c, damage = target.read_back(operands)
-        if str(kernel) in cublas.NAMES:
+        if stage is None:
             contender.close()
     return Launched(contender.name, chosen, problem, Reference(operands).check(c), damage)
 
