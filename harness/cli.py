@@ -42,7 +42,7 @@ PROBLEM = (
 COUNTERS = (
     Option(
         "metrics",
-        "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory; commas between",
+        "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory, stalls; commas between",
         default="coalescing,bank,occupancy",
     ),
     Option("set", "full: every section of Nsight Compute, and the source view", one_of("full")),
