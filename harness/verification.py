@@ -19,6 +19,8 @@ from .stage import Stage
 
 COUNT = 30
 """Random problems unless the caller says otherwise."""
+SQUARES = 64
+"""Largest of the squares of which the pack has every size."""
 LARGEST = 200
 """Largest m, n of a random problem: all kinds of edges at a cost of milliseconds."""
 
@@ -150,10 +152,11 @@ def _judge(stage: Stage, tunables: dict[str, int], binary: toolchain.Binary, cas
 
 
 def pack(tunables: dict[str, int]) -> Iterator[Case]:
-    """The fixed cases: sizes around 1, a warp and the stage's own tiles, all shapes, and what BLAS says of alpha, beta and C."""
+    """The fixed cases: every square up to SQUARES, sizes around the stage's own tiles, all shapes, and what BLAS says of alpha, beta
+    and C."""
     tile = max([v for name, v in tunables.items() if name in ("TILE", "BM", "BN")], default=32)
     depth = tunables.get("BK", tile)
-    for size in sorted({1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33}):
+    for size in range(1, SQUARES + 1):
         yield Case("squares from 1", Problem(size, size, size, seed=size))
     for size in sorted({tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 3} - {0}):
         yield Case("around the tile", Problem(size, size, size, seed=size))
