@@ -68,8 +68,8 @@ def run(request: Request, progress: Progress | None = None, outcome: Outcome | N
                 case ("point", index, key, point):
                     outcome.points.append(point)
                     request = _without(request, lambda i, k, done=(index, key): (i, k) == done)
-                case ("fault", index, key, words, remedy):
-                    fault = (index, key)
+                case ("fault", *where, words, remedy) if where or request.todo:
+                    index, key = fault = tuple(where) or request.todo[0]
                     outcome.points.append(_faulty(request.problems[index], entries[key], words, remedy, request.cold))
                 case ("error", words, remedy):
                     raise TilescopeError(words, remedy)
@@ -106,8 +106,9 @@ def _stage_name(entry: Entry) -> str:
 
 
 def _conversation(request: Request) -> Iterator[tuple]:
-    """The messages that answer a request, to its end. A fault that the process cannot report itself is reported in its stead."""
-    doing, allowed, position = "starting", 120.0, (request.todo[0] if request.todo else (0, ""))
+    """The messages that answer a request, to its end. What the process cannot report itself is reported in its stead: an error
+    where it does not start, else a fault, without the place: it is in what was to be done next."""
+    doing, allowed = "starting", 120.0
     with _process(request) as holder:
         deadline = time.monotonic() + allowed + GRACE_S
         faulted = False
@@ -119,8 +120,7 @@ def _conversation(request: Request) -> Iterator[tuple]:
                     holder.process.kill()
                     if not faulted:
                         yield (
-                            "fault",
-                            *position,
+                            "error" if doing == "starting" else "fault",
                             f"{doing}: no sign of life for {allowed + GRACE_S:.0f} s; the process was ended.",
                             "Choose a smaller size.",
                         )
@@ -130,8 +130,6 @@ def _conversation(request: Request) -> Iterator[tuple]:
                 break
             if message[0] == "doing":
                 doing, allowed = message[1], message[2]
-            if message[0] == "point":
-                position = next(((i, k) for i, k in request.todo if (i, k) != message[1:3]), position)
             deadline = time.monotonic() + allowed + GRACE_S
             if message[0] == "done":
                 holder.ready = True
