@@ -236,7 +236,7 @@ def ladder() -> list[Stage]:
 
 def find(name: str) -> Stage:
     """A stage by name, or by a path to its .py or .cu file. Raises TilescopeError with the nearest name."""
-    if "/" in name or name.endswith((".py", ".cu")):
+    if _is_path(name):
         return load(Path(name).expanduser())
     for path in (KERNELS / f"{name}.py", KERNELS / "faulty" / f"{name}.py"):
         if path.exists() and not name.startswith("_"):
@@ -245,3 +245,12 @@ def find(name: str) -> Stage:
     raise TilescopeError(
         f"unknown kernel {name!r}.{nearest(name, known)}", f"Known: {', '.join(known)}; or a path to a stage file."
     )
+
+
+def anywhere(name: str) -> str:
+    """A stage's name, or its path made absolute: what finds it from another folder too."""
+    return str(Path(name).expanduser().resolve()) if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith((".py", ".cu"))
