@@ -35,7 +35,7 @@ ts.run = @.venv/bin/python -m harness $@ $(ts.words)
 
 list:     $(ts.base) ; $(ts.run) ## | the ladder: every stage, one line each
 profile:  $(ts.base) ; $(ts.run) ## KERNEL= | what the hardware does with a stage and why; records the run
-verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too, with every check on
+verify:   $(ts.base) ; $(ts.run) ## [KERNEL=] | many problems, ragged ones too: on a GPU where there is one, else simulated with every check on
 sass:     $(ts.base) ; $(ts.run) ## KERNEL= | the machine code of a stage, with source lines
 show:     $(ts.base) ; $(ts.run) ## RUN= | a recorded run, as it was printed
 report:   $(ts.base) ; $(ts.run) ## RUN= or NAME= | a recorded run or an experiment as one HTML page that works offline

@@ -42,7 +42,7 @@ PROBLEM = (
 COUNTERS = (
     Option(
         "metrics",
-        "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory; commas between",
+        "what Nsight Compute counts: coalescing, bank, occupancy, pipes, memory, stalls; commas between",
         default="coalescing,bank,occupancy",
     ),
     Option("set", "full: every section of Nsight Compute, and the source view", one_of("full")),
@@ -100,37 +100,41 @@ def profile(args: argparse.Namespace) -> int:
     Option("kernel", "stage to verify (default: every stage of the ladder)"),
     Option("count", "random problems on top of the fixed ones", integer, 30),
     Option("seed", "of the random problems", integer, 0),
-    DEVICE, NVCC, JSON, bare="kernel", tunables=True,
+    Option("device", "GPU to compile for (default: the one here, else h200)"),
+    Option("backend", "gpu: run on a GPU; sim: simulated with every check on; auto: gpu where there is one", one_of("auto", "sim", "gpu"), "auto"),
+    GPU,
+    Option("timeout", "seconds that one product may take on a GPU before it counts as hung", number, 10.0),
+    Option("csv", "write a row per stage and kind of problem to this file"),
+    NVCC, JSON, bare="kernel", tunables=True,
 )  # fmt: skip
 def verify(args: argparse.Namespace) -> int:
-    """Many problems, ragged ones too, through the simulator with every check on."""
+    """Many problems, ragged ones too: on a GPU where there is one, else through the simulator with every check on."""
     from . import report, verification
+    from .gpu import client
 
-    failed = False
     results = []
     output = _Output(args.json)
-    for kernel in [args.kernel] if args.kernel else stages.names():
-        chosen = tunables(args, kernel, "verify")
-        with _progress() as progress:
-            result = verification.verify(
-                kernel,
-                count=args.count,
-                seed=args.seed,
-                device=args.device,
-                nvcc=args.nvcc,
-                progress=progress,
-                **chosen,
-            )
-        results.append(result)
-        failed |= not result.ok
-        output.text(report.render_verification(result, **_terminal()))
-        if result.interrupted:
-            break
+    if args.csv:
+        _check_writable("CSV", args.csv)
+    with client.keeping():
+        for kernel in [args.kernel] if args.kernel else stages.names():
+            chosen = tunables(args, kernel, "verify")
+            with _progress() as progress:
+                result = verification.verify(
+                    kernel, count=args.count, seed=args.seed, device=args.device, backend=args.backend, gpu=args.gpu, timeout=args.timeout,
+                    nvcc=args.nvcc, progress=progress, **chosen,
+                )  # fmt: skip
+            results.append(result)
+            output.text(report.render_verification(result, **_terminal()))
+            if result.interrupted:
+                break
     if args.json:
         output.json([r.to_json() for r in results])
     if results and results[-1].interrupted:
         raise KeyboardInterrupt
-    return 1 if failed else 0
+    if args.csv:
+        _write_csv(verification.table(results), args.csv)
+    return 0 if all(r.ok for r in results) else 1
 
 
 @verb(
@@ -612,10 +616,7 @@ def index(args: argparse.Namespace) -> int:
     output = _Output(args.json)
     table = indexing.index(points=args.points == "yes")
     if args.csv:
-        try:
-            table.to_csv(args.csv, index=False)
-        except OSError as e:
-            raise TilescopeError(f"cannot write CSV={args.csv}: {e.strerror}.") from e
+        _write_csv(table, args.csv)
     if args.json:
         output.json(table.astype(object).where(table.notna(), None).to_dict("records"))
     output.text(experiment_report.render_index(table, **_terminal()))
@@ -768,11 +769,7 @@ class _Output:
     def __init__(self, target: str | None) -> None:
         self.target = target
         if target not in (None, "-"):
-            folder = Path(target).absolute().parent
-            if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-                raise TilescopeError(
-                    f"cannot write JSON={target}.", "Give a file in a folder that exists and is writable."
-                )
+            _check_writable("JSON", target)
 
     def text(self, words: str) -> None:
         if self.target != "-":
@@ -797,6 +794,21 @@ class _Output:
             raise TilescopeError(f"cannot write JSON={self.target}: {e.strerror}.") from e
         finally:
             part.unlink(missing_ok=True)
+
+
+def _check_writable(name: str, target: str) -> None:
+    """Raises TilescopeError where NAME= is no file that can be written."""
+    folder = Path(target).absolute().parent
+    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise TilescopeError(f"cannot write {name}={target}.", "Give a file in a folder that exists and is writable.")
+
+
+def _write_csv(table: Any, target: str) -> None:
+    """Write a frame where CSV= says. Raises TilescopeError where that fails."""
+    try:
+        table.to_csv(target, index=False, lineterminator="\n")
+    except OSError as e:
+        raise TilescopeError(f"cannot write CSV={target}: {e.strerror}.") from e
 
 
 def _write(words: str) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from . import agreement, doctor, sanitize
 from .metrics import SHARED, SHARED_EXCESS
+from .ncu import REASONS, STALL
 
 if TYPE_CHECKING:
     from .doctor import Diagnoses
@@ -61,7 +62,7 @@ def render(page: Page, measured: Measured, problem: Problem) -> None:
     if busy:
         rows.append(("busy", ", ".join(busy)))
     if stalls := _stalls(collection.launches[0].values):
-        rows.append(("warps waited for", stalls))
+        rows.append(("a warp is", stalls))
     rows += _shared_memory(v, measured.copies)
     rows.append(("agreement", _agreement(measured)))
     if collection.missing:
@@ -104,21 +105,19 @@ _BUSY = {
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "busiest unit of the SM",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "busiest part of memory",
 }
-_STALL = "smsp__pcsamp_warps_issue_stalled_"
 STALLS = 4
 """Reasons shown."""
 
 
 def _stalls(values: Mapping[str, float]) -> str:
-    """What sampled warps waited for, most frequent first, in ncu's words; nothing where it was not sampled."""
-    found = {
-        n.removeprefix(_STALL): x for n, x in values.items() if n.startswith(_STALL) and not n.endswith("_not_issued")
-    }
+    """What a warp does with its time, in ncu's words, most of it first: 'selected' issues, the others wait. Nothing where it was not
+    collected."""
+    found = {name: values.get(STALL.format(name), 0.0) for name in REASONS}
     total = sum(found.values())
     if not total > 0:
         return ""
     first = sorted(found, key=lambda n: -found[n])[:STALLS]
-    return ", ".join(f"{n.replace('_', ' ')} {100 * found[n] / total:.0f} %" for n in first) + " of samples"
+    return ", ".join(f"{n.replace('_', ' ')} {100 * found[n] / total:.0f} %" for n in first) + " of the time"
 
 
 def _agreement(measured: Measured) -> Text:

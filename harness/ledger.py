@@ -23,6 +23,7 @@ from . import environment, profiling, record, roofs
 from . import stage as stages
 from .claims import FAILS, HOLDS, PARTLY, UNCHECKED, Verdict
 from .errors import TilescopeError
+from .ncu import STALL
 from .profiling import Profile
 from .roofs import Roof
 
@@ -64,10 +65,6 @@ class Statement:
     says: str
     numbers: tuple[str, ...]
     check: Callable[[Evidence], Outcome]
-
-
-STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-"""ncu's name for how many warps wait for a reason."""
 
 
 class Evidence:

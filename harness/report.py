@@ -439,16 +439,17 @@ def _error(page: Page, p: Profile) -> None:
 
 def render_verification(v: Verification, width: int = WIDTH, colour: bool = False) -> str:
     """The table of verdicts, a row per group of problems, then the first failures in full."""
+    from .verification import table
+
     page = Page(width, colour)
     chosen = " ".join(f"{k}={x}" for k, x in v.tunables.items())
-    page.console.print(Text.assemble((v.stage.name, "bold"), f" {chosen} on {v.device.arch}".replace("  ", " ")))
+    where = f"{v.gpu}, driver {v.driver or 'unknown'}" if v.backend == "gpu" else f"{v.device.arch}, simulated"
+    page.console.print(Text.assemble((v.stage.name, "bold"), f" {chosen} on {where}".replace("  ", " ")))
     rows = []
-    for group, verdicts in v.groups().items():
-        wrong = sum(not x.ok for x in verdicts)
-        shares = [x.accuracy.share for x in verdicts if x.accuracy]
+    for x in table([v]).itertuples():
         rows.append((
-            group, count(len(verdicts)), percent(max(shares)) if shares else "-",
-            Text(f"{wrong} wrong", "bold red") if wrong else Text("correct", "green"),
+            x.group, count(x.cases), "-" if math.isnan(x.error_share) else percent(x.error_share),
+            Text(f"{x.failed} wrong", "bold red") if x.failed else Text("correct", "green"),
         ))  # fmt: skip
     page.table(["<problems", "number", "error / bound", "<verdict"], rows)
     for x in v.failed[:FAILURES]:

@@ -239,7 +239,7 @@ def ladder() -> list[Stage]:
 
 def find(name: str) -> Stage:
     """A stage by name, or by a path to its .py or .cu file. Raises TilescopeError with the nearest name."""
-    if "/" in name or name.endswith((".py", ".cu")):
+    if _is_path(name):
         return load(Path(name).expanduser())
     for path in (KERNELS / f"{name}.py", KERNELS / "faulty" / f"{name}.py"):
         if path.exists() and not name.startswith("_"):
@@ -257,3 +257,12 @@ def changed(name: str, tunables: Mapping[str, int]) -> str:
     except TilescopeError:  # from outside the checkout, or gone
         own = {}
     return " ".join(f"{k}={v}" for k, v in tunables.items() if own.get(k) != v)
+
+
+def anywhere(name: str) -> str:
+    """A stage's name, or its path made absolute: what finds it from another folder too."""
+    return str(Path(name).expanduser().resolve()) if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith((".py", ".cu"))

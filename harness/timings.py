@@ -323,11 +323,10 @@ def _entry(
     if kernel in LIBRARIES:
         return Entry(key, kernel), None
     stage: Stage = stages.find(kernel)
-    name = str(Path(kernel).expanduser().resolve()) if "/" in kernel or kernel.endswith((".py", ".cu")) else kernel
     chosen = configure(stage, tunables)
     binary = toolchain.compile(stage, chosen, gpu.cc, nvcc)
     gpu.check_runs(binary.compiler)
-    return Entry(key, name, tuple(chosen.items()), binary.cubin, binary.hash), binary
+    return Entry(key, stages.anywhere(kernel), tuple(chosen.items()), binary.cubin, binary.hash), binary
 
 
 def _record(result: Timings, path: Path) -> Path:

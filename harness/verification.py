@@ -1,24 +1,39 @@
-"""The verification pack: is a stage right on every kind of problem? Through the simulator, all of its checks on."""
+"""The verification pack: is a stage right on every kind of problem? On a GPU, or through the simulator with all of its checks on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from . import accuracy, sim, toolchain
 from . import device as devices
 from . import stage as stages
 from .errors import TilescopeError
 from .problem import Problem
-from .profiling import configure
+from .profiling import backend_and_device, configure
 from .stage import Stage
 
+if TYPE_CHECKING:
+    from .gpu.devices import Gpu
+
+COLUMNS = (
+    "stage", "tunables", "group", "cases", "failed", "error_share", "backend", "device", "gpu", "driver", "nvcc", "sass",
+)  # fmt: skip
+"""Of the table of verdicts. group: of problems; error_share: largest error over its bound, no value where every kernel was
+stopped; nvcc: version of the compiler; sass: hash of the machine code."""
 COUNT = 30
 """Random problems unless the caller says otherwise."""
+SQUARES = 64
+"""Largest of the squares of which the pack has every size."""
+TIMEOUT_S = 10.0
+"""Seconds that one product of the pack may take on a GPU before it counts as hung; it takes microseconds."""
 LARGEST = 200
 """Largest m, n of a random problem: all kinds of edges at a cost of milliseconds."""
 
@@ -41,7 +56,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case: how C compares, or the fault that the simulator stopped at."""
+    """What came of a case: how C compares; and a fault: what the simulator stopped at, or on a GPU a crash, a hang, or what was
+    written outside of C. After a fault that ends the kernel there is no accuracy."""
 
     case: Case
     accuracy: accuracy.Accuracy | None
@@ -49,12 +65,13 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        return self.accuracy is not None and self.accuracy.ok
+        return self.accuracy is not None and self.accuracy.ok and not self.fault
 
     @property
     def why(self) -> str:
         """One line or more on what is wrong, or nothing."""
-        return "" if self.ok else self.fault or str(self.accuracy)
+        wrong = str(self.accuracy) if self.accuracy and not self.accuracy.ok else ""
+        return "\n".join(filter(None, [self.fault, wrong]))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,13 +84,20 @@ class Verdict:
 class Verification:
     """Verdicts of a stage, in the order they were reached; print() shows the table.
 
-    `interrupted`: by Ctrl-C, before the last of the `planned` cases.
+    sass, nvcc   hash of the machine code, and the compiler's version
+    gpu, driver  the GPU's name and its driver's version, where the backend is `gpu`
+    interrupted  by Ctrl-C, before the last of the `planned` cases
     """
 
     stage: Stage
     tunables: dict[str, int]
     device: devices.Device
+    backend: str
+    sass: str
+    nvcc: str
     planned: int
+    gpu: str = ""
+    driver: str = ""
     verdicts: list[Verdict] = field(default_factory=list)
     interrupted: bool = False
 
@@ -102,7 +126,8 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "stage": self.stage.name, "tunables": self.tunables, "device": self.device.name, "ok": self.ok,
+            "stage": self.stage.name, "tunables": self.tunables, "device": self.device.name, "backend": self.backend,
+            "gpu": self.gpu or None, "driver": self.driver or None, "sass": self.sass, "nvcc": self.nvcc, "ok": self.ok,
             "planned": self.planned, "interrupted": self.interrupted, "verdicts": [v.to_json() for v in self.verdicts],
         }  # fmt: skip
 
@@ -112,32 +137,63 @@ def verify(
     *,
     count: int = COUNT,
     seed: int = 0,
-    device: str = "h200",
+    device: str | None = None,
+    backend: str = "auto",
+    gpu: str | int | None = None,
+    timeout: float = TIMEOUT_S,
     nvcc: str | None = None,
     progress: Callable[[float, str], None] | None = None,
     **tunables: int,
 ) -> Verification:
     """Run a stage on every case of the pack and on `count` seeded random problems.
 
-    A wrong C or a fault is a failed verdict, and the rest still runs. Ctrl-C ends the pack early and keeps what is
-    finished. Raises TilescopeError on bad input, or where the stage does not compile.
+    backend: `gpu` runs them between guard bands on a GPU, in a process of its own (harness.gpu.client.keeping: in one for
+    several calls); `sim` through the simulator; `auto` is `gpu` where there is one, unless `device` names another kind.
+    timeout: seconds that one product may take on a GPU.
+
+    A wrong C or a fault is a failed verdict, and the rest still runs: on a GPU, after a crash or a hang, in a new process.
+    Ctrl-C ends the pack early and keeps what is finished. Raises TilescopeError on bad input, where the stage does not compile,
+    or where the GPU refuses it.
     """
     if count < 0:
         raise TilescopeError(f"COUNT={count} is less than 0.")
+    if not 0 < timeout < math.inf:
+        raise TilescopeError(f"TIMEOUT={timeout:g} is not more than 0.")
+    note = progress or (lambda fraction, words: None)
     stage = stages.find(str(kernel))
-    target = devices.find(device)
     chosen = configure(stage, tunables)
-    binary = toolchain.compile(stage, chosen, target.cc, nvcc)
+    backend, target, live = backend_and_device(backend, device, gpu)
     cases = [*pack(chosen), *random_cases(count, seed)]
-    result = Verification(stage, chosen, target, len(cases))
+    note(0.0, f"compiling {stage.name}")
+    binary = toolchain.compile(stage, chosen, target.cc, nvcc)
+    result = Verification(stage, chosen, target, backend, binary.hash, binary.compiler, len(cases))
+    if live:
+        from .gpu import clocks
+
+        live.check_runs(binary.compiler)
+        result.gpu, result.driver = live.name, clocks.Monitor(live).driver()
+        judged = _on_gpu(live, str(kernel), chosen, binary, cases, timeout)
+    else:
+        judged = (_judge(stage, chosen, binary, case) for case in cases)
     try:
-        for done, case in enumerate(cases):
-            if progress:
-                progress(done / len(cases), f"{stage.name}: {case.problem}")
-            result.verdicts.append(_judge(stage, chosen, binary, case))
+        for verdict in judged:
+            result.verdicts.append(verdict)
+            note(len(result.verdicts) / len(cases), f"{stage.name}: {len(result.verdicts)} of {len(cases)} problems")
     except KeyboardInterrupt:
         result.interrupted = True
     return result
+
+
+def _on_gpu(
+    gpu: Gpu, kernel: str, tunables: dict[str, int], binary: toolchain.Binary, cases: Sequence[Case], timeout: float
+) -> Iterator[Verdict]:
+    from .gpu import client
+    from .gpu.checking import Checks
+
+    asked = tuple((case.problem, case.exact) for case in cases)
+    found = client.check(Checks(gpu, stages.anywhere(kernel), tunables, binary.cubin, asked, timeout))
+    for case, (compared, fault) in zip(cases, found, strict=True):
+        yield Verdict(case, compared, fault)
 
 
 def _judge(stage: Stage, tunables: dict[str, int], binary: toolchain.Binary, case: Case) -> Verdict:
@@ -149,11 +205,25 @@ def _judge(stage: Stage, tunables: dict[str, int], binary: toolchain.Binary, cas
     return Verdict(case, accuracy.check(done.c, done.tiles, operands, case.exact))
 
 
+def table(results: Sequence[Verification]) -> pd.DataFrame:
+    """Columns of COLUMNS, a row per stage and group of problems."""
+    rows = [
+        (
+            r.stage.name, json.dumps(r.tunables), group, len(verdicts), sum(not v.ok for v in verdicts),
+            max((v.accuracy.share for v in verdicts if v.accuracy), default=math.nan), r.backend, r.device.name, r.gpu, r.driver, r.nvcc, r.sass,
+        )
+        for r in results
+        for group, verdicts in r.groups().items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
 def pack(tunables: dict[str, int]) -> Iterator[Case]:
-    """The fixed cases: sizes around 1, a warp and the stage's own tiles, all shapes, and what BLAS says of alpha, beta and C."""
+    """The fixed cases: every square up to SQUARES, sizes around the stage's own tiles, all shapes, and what BLAS says of alpha, beta
+    and C."""
     tile = max([v for name, v in tunables.items() if name in ("TILE", "BM", "BN")], default=32)
     depth = tunables.get("BK", tile)
-    for size in sorted({1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33}):
+    for size in range(1, SQUARES + 1):
         yield Case("squares from 1", Problem(size, size, size, seed=size))
     for size in sorted({tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 3} - {0}):
         yield Case("around the tile", Problem(size, size, size, seed=size))

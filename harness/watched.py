@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
+from . import stage as stages
 from .errors import TilescopeError
 from .problem import Problem
 from .toolchain import ROOT
@@ -25,11 +26,8 @@ def launch_words(
     gpu: str | None = None,
 ) -> list[str]:
     """`python -m harness launch ...` for one problem: the process that ncu or compute-sanitizer watches."""
-    name = str(kernel)
-    if "/" in name or name.endswith((".py", ".cu")):  # it runs in the checkout, and not in the caller's folder
-        name = str(Path(name).expanduser().resolve())
     given = {k: v for k, v in asdict(problem).items() if v != _default(problem, k)}
-    words = [sys.executable, "-m", "harness", "launch", f"KERNEL={name}"]
+    words = [sys.executable, "-m", "harness", "launch", f"KERNEL={stages.anywhere(str(kernel))}"]
     words += [f"{k.upper()}={v}" for k, v in given.items()]
     words += [f"{k}={v}" for k, v in tunables.items()]
     if cubin:

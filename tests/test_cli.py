@@ -75,14 +75,14 @@ def test_a_failed_verdict_is_status_1(capsys):
     assert main(capsys, "profile naive_row_of_b --size 33 --record no")[0] == 1
     status, out, _ = main(capsys, "profile tiled_no_first_barrier --size 64 --record no")
     assert status == 1 and "read-after-write" in out
-    assert main(capsys, "verify naive_no_k COUNT=1")[0] in (0, 1)
-    assert main(capsys, "verify naive_mixed_axes COUNT=1")[0] == 1
+    assert main(capsys, "verify naive_no_k COUNT=1 BACKEND=sim")[0] in (0, 1)
+    assert main(capsys, "verify naive_mixed_axes COUNT=1 BACKEND=sim")[0] == 1
 
 
 def test_verify(capsys):
-    status, out, _ = main(capsys, "verify tiled TILE=4 COUNT=2")
+    status, out, _ = main(capsys, "verify tiled TILE=4 COUNT=2 BACKEND=sim")
     assert status == 0 and "correct" in out
-    assert json.loads(main(capsys, "verify tiled COUNT=0 --json -")[1])[0]["ok"] is True
+    assert json.loads(main(capsys, "verify tiled COUNT=0 BACKEND=sim --json -")[1])[0]["ok"] is True
 
 
 def test_sass(capsys):
@@ -349,5 +349,5 @@ def test_an_interrupted_verify_prints_what_is_finished(capsys, monkeypatch):
         return real(*args)
 
     monkeypatch.setattr(verification, "_judge", judge)
-    status, out, err = main(capsys, "verify tiled")
+    status, out, err = main(capsys, "verify tiled BACKEND=sim")
     assert status == 130 and "2 of 2 problems correct" in out and err == "error: interrupted.\n"

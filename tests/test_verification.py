@@ -13,7 +13,7 @@ from harness.problem import Problem
 
 
 def test_a_right_stage_passes():
-    done = harness.verify("tiled", count=5, tile=8)
+    done = harness.verify("tiled", count=5, backend="sim", tile=8)
     assert done.ok and len(done.verdicts) == done.planned and done.tunables == {"TILE": 8}
     assert sum(v.case.group == "random" for v in done.verdicts) == 5
     assert all(v.accuracy.wrong == 0 for v in done.verdicts if v.case.exact)
@@ -23,17 +23,18 @@ def test_a_right_stage_passes():
 
 @pytest.mark.parametrize("kernel", ["naive_mixed_axes", "tiled_no_second_barrier"])
 def test_a_bug_is_a_failed_verdict_and_the_rest_still_runs(kernel):
-    done = harness.verify(kernel, count=0)
+    done = harness.verify(kernel, count=0, backend="sim")
     assert not done.ok and len(done.verdicts) == done.planned
     assert done.failed[0].why
     assert "more failures" in report.render_verification(done)
-    json.dumps(harness.verify(kernel, count=0).to_json()["verdicts"][0])
+    json.dumps(harness.verify(kernel, count=0, backend="sim").to_json()["verdicts"][0])
 
 
 def test_the_pack_covers_what_it_says():
     cases = list(verification.pack({"BM": 64, "BN": 64, "BK": 8}))
     problems = [c.problem for c in cases]
-    assert Problem(1, 1, 1, seed=1) in problems
+    squares = [c.problem for c in cases if c.group == "squares from 1"]
+    assert squares == [Problem(n, n, n, seed=n) for n in range(1, 65)]
     assert any(p.k < 8 and p.m > 64 for p in problems)
     assert any(p.beta for p in problems) and any(p.ldc > p.n for p in problems)
     assert any(c.exact for c in cases)
@@ -60,7 +61,7 @@ def test_interrupted(monkeypatch):
         return real(*args)
 
     monkeypatch.setattr(verification, "_judge", judge)
-    done = harness.verify("naive", count=0)
+    done = harness.verify("naive", count=0, backend="sim")
     assert done.interrupted and len(done.verdicts) == 3
     assert f"interrupted: {done.planned - 3} were not run" in report.render_verification(done)
 

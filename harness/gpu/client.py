@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..accuracy import Accuracy
 from ..errors import TilescopeError
 from ..measurement import Point
 from ..problem import Problem
 from ..toolchain import ROOT
+from .checking import Checks
 from .worker import Entry, Request
 
 GRACE_S = 30.0
@@ -68,8 +70,8 @@ def run(request: Request, progress: Progress | None = None, outcome: Outcome | N
                 case ("point", index, key, point):
                     outcome.points.append(point)
                     request = _without(request, lambda i, k, done=(index, key): (i, k) == done)
-                case ("fault", index, key, words, remedy):
-                    fault = (index, key)
+                case ("fault", *where, words, remedy) if where or request.todo:
+                    index, key = fault = tuple(where) or request.todo[0]
                     outcome.points.append(_faulty(request.problems[index], entries[key], words, remedy, request.cold))
                 case ("error", words, remedy):
                     raise TilescopeError(words, remedy)
@@ -79,6 +81,25 @@ def run(request: Request, progress: Progress | None = None, outcome: Outcome | N
         if fault[1] == request.rival:
             request = replace(request, rival=None)
     return outcome
+
+
+def check(checks: Checks) -> Iterator[tuple[Accuracy | None, str]]:
+    """Do checks, after each crash or hang in a new process. For each case in order: how C compares, or None where the kernel
+    crashed or hung; and what went wrong besides a wrong C, in words, or nothing.
+
+    Raises TilescopeError where nothing can be done: no context, PyCUDA missing, a launch that the GPU refuses.
+    """
+    while checks.cases:
+        for message in _conversation(checks):
+            match message:
+                case ("checked", found, damage):
+                    checks = replace(checks, cases=checks.cases[1:])
+                    yield found, damage
+                case ("fault", words, remedy):
+                    checks = replace(checks, cases=checks.cases[1:])
+                    yield None, f"{words}\n{remedy}"
+                case ("error", words, remedy):
+                    raise TilescopeError(words, remedy)
 
 
 def _without(request: Request, gone: Callable[[int, str], bool]) -> Request:
@@ -105,9 +126,10 @@ def _stage_name(entry: Entry) -> str:
     return entry.kernel if entry.library else stages.find(entry.kernel).name
 
 
-def _conversation(request: Request) -> Iterator[tuple]:
-    """The messages that answer a request, to its end. A fault that the process cannot report itself is reported in its stead."""
-    doing, allowed, position = "starting", 120.0, (request.todo[0] if request.todo else (0, ""))
+def _conversation(request: Request | Checks) -> Iterator[tuple]:
+    """The messages that answer a request, to its end. What the process cannot report itself is reported in its stead: an error
+    where it does not start, else a fault, without the place: it is in what was to be done next."""
+    doing, allowed = "starting", 120.0
     with _process(request) as holder:
         deadline = time.monotonic() + allowed + GRACE_S
         faulted = False
@@ -119,8 +141,7 @@ def _conversation(request: Request) -> Iterator[tuple]:
                     holder.process.kill()
                     if not faulted:
                         yield (
-                            "fault",
-                            *position,
+                            "error" if doing == "starting" else "fault",
                             f"{doing}: no sign of life for {allowed + GRACE_S:.0f} s; the process was ended.",
                             "Choose a smaller size.",
                         )
@@ -130,8 +151,6 @@ def _conversation(request: Request) -> Iterator[tuple]:
                 break
             if message[0] == "doing":
                 doing, allowed = message[1], message[2]
-            if message[0] == "point":
-                position = next(((i, k) for i, k in request.todo if (i, k) != message[1:3]), position)
             deadline = time.monotonic() + allowed + GRACE_S
             if message[0] == "done":
                 holder.ready = True
@@ -158,7 +177,7 @@ class _Holder:
     source: Connection
     ready: bool = False
 
-    def ask(self, request: Request | None) -> None:
+    def ask(self, request: Request | Checks | None) -> None:
         """Send a request, or None: that was all. A process that has ended says so where it is read from."""
         self.ready = False
         with suppress(OSError):
@@ -203,7 +222,7 @@ def keeping() -> Iterator[None]:
 
 
 @contextmanager
-def _process(request: Request) -> Iterator[_Holder]:
+def _process(request: Request | Checks) -> Iterator[_Holder]:
     """A process that was given the request. With the block it ends, whatever happens, unless it is kept."""
     holder = (_waiting or {}).pop(request.gpu.uuid, None)
     if holder is not None and holder.process.poll() is not None:

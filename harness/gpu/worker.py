@@ -24,7 +24,8 @@ from ..errors import TilescopeError
 from ..measurement import Point
 from ..problem import Operands, Problem
 from ..reference import EXACT_K, ExactReference, Reference, exact_problem
-from . import clocks, cublas, timing
+from . import checking, clocks, cublas, timing
+from .checking import Checks
 from .devices import Gpu
 from .driver import (
     TIMEOUT,
@@ -83,7 +84,7 @@ class Request:
     nvcc: Path | None = None
 
 
-def serve(requests: Iterable[Request], send: Send, leave: Callable[[], None] = lambda: None) -> None:
+def serve(requests: Iterable[Request | Checks], send: Send, leave: Callable[[], None] = lambda: None) -> None:
     """Do what is asked, all of it on the GPU of the first request and in one context, sending messages:
 
     ('doing', words, seconds it may take)       ('progress', words)        ('warning', words)
@@ -94,6 +95,8 @@ def serve(requests: Iterable[Request], send: Send, leave: Callable[[], None] = l
     ('fault', problem index, key, words, remedy)   a crash or a hang
     ('done',)                                   with a request
 
+    or, for Checks, those of checking.serve, and 'done'.
+
     After a fault `leave` is called, which in a process of its own ends that; else KernelFault or Hang is raised.
     """
     requests = iter(requests)
@@ -103,7 +106,10 @@ def serve(requests: Iterable[Request], send: Send, leave: Callable[[], None] = l
     with Session(request.gpu, request.timeout) as session:
         while request is not None:
             session.timeout = request.timeout
-            _Server(request, session, send, leave).run()
+            if isinstance(request, Checks):
+                checking.serve(request, session, send, leave)
+            else:
+                _Server(request, session, send, leave).run()
             send(("done",))
             request = next(requests, None)
 

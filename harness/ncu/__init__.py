@@ -2,11 +2,11 @@
 
 from .collecting import Collection, collect
 from .failures import Unavailable
-from .invocation import Ncu, Options, command, find, groups, quoted
+from .invocation import REASONS, STALL, Ncu, Options, command, find, groups, quoted
 from .reading import Counted, read
 from .sanity import Marks, check, why
 
 __all__ = [
-    "Collection", "Counted", "Marks", "Ncu", "Options", "Unavailable", "check", "collect", "command", "find", "groups",
+    "REASONS", "STALL", "Collection", "Counted", "Marks", "Ncu", "Options", "Unavailable", "check", "collect", "command", "find", "groups",
     "quoted", "read", "why",
 ]  # fmt: skip

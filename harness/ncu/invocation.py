@@ -26,12 +26,21 @@ GROUPS = {
     "occupancy": ("occupancy", "launch"),
     "pipes": ("pipes", "work"),
     "memory": ("memory", "spill"),
+    "stalls": (),
 }
 """METRICS= -> the groups of harness.metrics that it asks ncu for."""
 DEFAULT = ("coalescing", "bank", "occupancy")
 ALWAYS = ("inst_executed", "thread_inst_executed_true", FFMA, "gpu__time_duration.sum", "sm__cycles_elapsed.max")
 """Time, and what the sanity gate looks at."""
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+"""Warps that wait for a reason, for each instruction issued."""
+REASONS = (
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar",
+    "mio_throttle", "misc", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping", "tex_throttle", "wait",
+)  # fmt: skip
+"""To wait, as ncu names them on every GPU since sm_75."""
 EXTRA = {
+    "stalls": ("smsp__issue_active.avg.pct_of_peak_sustained_active", *map(STALL.format, REASONS)),
     "pipes": ("sass__inst_executed_per_opcode",),
     "bank": ("smsp__sass_data_bytes_mem_shared_op_ld.sum",),
     "coalescing": ("smsp__sass_data_bytes_mem_global_op_ld.sum", "smsp__sass_data_bytes_mem_global_op_st.sum"),

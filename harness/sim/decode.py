@@ -147,23 +147,23 @@ _GLOBAL = {"E", "64", "128", "SYS", "STRONG", "WEAK", "GPU", "CTA", "SM", "CONST
 
 
 class Decoder:
-    """Turns the instructions of one kernel into bytecode, given the constant banks of the launch.
+    """Turns the instructions of one kernel into bytecode, which serves every launch of it.
 
-    `bytecode` is an array of Ins, `constants` a (n, 32) array of lane vectors, `unknown` maps an index of the bytecode to
-    why its instruction has no meaning here, `slots` counts memory-access patterns to remember. `used` is liveness.words_used.
+    `bytecode` is an array of Ins, `unknown` maps an index of the bytecode to why its instruction has no meaning here, `slots`
+    counts memory-access patterns to remember. `sizes` are the bytes of each constant bank; `used` is liveness.words_used.
     """
 
     def __init__(
         self,
         instructions: Sequence[Instruction],
-        banks: Mapping[int, bytes],
+        sizes: Mapping[int, int],
         ops: Sequence[str],
         used: Mapping[int, int] | None = None,
     ) -> None:
         self.ops = {name: i for i, name in enumerate(ops)}
-        self.banks = banks
+        self.sizes = sizes
         self.at = {i.pc: n for n, i in enumerate(instructions)}
-        self.values: dict[int, int] = {}
+        self.rows: dict[int | tuple[int, int], int] = {}  # a value, or (bank, byte) where a launch has it
         self.unknown: dict[int, str] = {}
         self.slots = 0
         self.bytecode = (Ins * len(instructions))()
@@ -175,9 +175,13 @@ class Decoder:
             except NotKnown as e:
                 self.e.op = self.ops["UNKNOWN"]
                 self.unknown[n] = str(e)
-        self.constants = np.zeros((max(1, len(self.values)), 32), np.uint32)
-        for value, row in self.values.items():
-            self.constants[row] = value
+
+    def constants(self, banks: Mapping[int, bytes]) -> np.ndarray:
+        """The constants of a launch with these banks: (n, 32), lane vectors that the bytecode refers to."""
+        table = np.zeros((max(1, len(self.rows)), 32), np.uint32)
+        for key, row in self.rows.items():
+            table[row] = struct.unpack_from("<I", banks[key[0]], key[1])[0] if isinstance(key, tuple) else key
+        return table
 
     def _encode(self, i: Instruction) -> None:
         e = self.e
@@ -220,7 +224,10 @@ class Decoder:
         self.e.op = self.ops[name]
 
     def _constant(self, value: int) -> int:
-        return ~self.values.setdefault(value & 0xFFFFFFFF, len(self.values))
+        return self._constant_row(value & 0xFFFFFFFF)
+
+    def _constant_row(self, key: int | tuple[int, int]) -> int:
+        return ~self.rows.setdefault(key, len(self.rows))
 
     def _row(self, o: Operand, word: int = 0) -> int:
         match o.kind:
@@ -231,12 +238,12 @@ class Decoder:
             case "imm" | "float":
                 return self._constant(o.index if word == 0 else (0xFFFFFFFF if o.index >> 31 else 0))
             case "const":
-                if o.register is not None or o.uniform is not None or o.bank not in self.banks:
+                if o.register is not None or o.uniform is not None or o.bank not in self.sizes:
                     raise NotKnown(f"constant {o.text}")
-                bank, at = self.banks[o.bank], o.offset + 4 * word
-                if at + 4 > len(bank):
+                at = o.offset + 4 * word
+                if at + 4 > self.sizes[o.bank]:
                     raise NotKnown(f"constant {o.text} outside its bank")
-                return self._constant(struct.unpack_from("<I", bank, at)[0])
+                return self._constant_row((o.bank, at))
             case "special":
                 if o.text not in SPECIAL_REGISTERS:
                     raise NotKnown(f"special register {o.text}")

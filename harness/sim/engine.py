@@ -88,7 +88,7 @@ class Engine:
                 f"the simulator's engine does not fit this Python code ({list(sizes)} != {expected}).",
                 "Run `make clean`.",
             )
-        self.ops = library.engine_ops().decode().split()
+        self.ops = tuple(library.engine_ops().decode().split())
         self._run = library.engine_run
         self._access = library.engine_access
 

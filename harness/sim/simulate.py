@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -167,8 +168,8 @@ class _Prepared:
         self.engine = engine.load()
         function = self.kernel.function
         self.bank0 = _bank0(binary, self.kernel, launch, problem, arena)
-        used = _words_used(self.kernel)
-        self.decoder = Decoder(self.kernel.instructions, {**function.constants, 0: self.bank0}, self.engine.ops, used)
+        banks = {**function.constants, 0: self.bank0}
+        self.decoder = _decoded(self.kernel, tuple((n, len(bank)) for n, bank in banks.items()), self.engine.ops)
         reserved = 1024 if binary.arch >= 90 else 0
         job = self.job = Job()
         job.code, job.ncode, job.nslots = (
@@ -176,7 +177,7 @@ class _Prepared:
             len(self.kernel.instructions),
             self.decoder.slots,
         )
-        self._constants = _aligned(self.decoder.constants)
+        self._constants = _aligned(self.decoder.constants(banks))
         job.constants = self._constants.ctypes.data
         self._bank0 = ctypes.create_string_buffer(self.bank0, len(self.bank0))
         job.bank0, job.bank0_bytes = ctypes.addressof(self._bank0), len(self.bank0)
@@ -289,14 +290,10 @@ def trace(
     return pd.DataFrame(rows, columns=columns)
 
 
-_used: dict[str, dict[int, int]] = {}
-
-
-def _words_used(kernel: Kernel) -> dict[int, int]:
-    """`liveness.words_used` of a kernel, worked out once."""
-    if kernel.hash not in _used:
-        _used[kernel.hash] = liveness.words_used(kernel.instructions)
-    return _used[kernel.hash]
+@lru_cache(maxsize=64)
+def _decoded(kernel: Kernel, sizes: tuple[tuple[int, int], ...], ops: tuple[str, ...]) -> Decoder:
+    """A kernel's bytecode, for all launches of it: decoding takes longer than executing a small one."""
+    return Decoder(kernel.instructions, dict(sizes), ops, liveness.words_used(kernel.instructions))
 
 
 def _frame(frame: int) -> int:

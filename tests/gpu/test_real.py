@@ -12,7 +12,7 @@ import pytest
 import harness
 from harness import stage, statistics, toolchain
 from harness.errors import TilescopeError
-from harness.gpu import cublas, devices, timing
+from harness.gpu import client, cublas, devices, timing
 from harness.gpu.driver import Session, StageContender, buffers, span
 from harness.gpu.launch import launch
 from harness.problem import Problem
@@ -124,6 +124,26 @@ def test_a_hang_ends_the_launch_command(odd):
     words = [sys.executable, "-m", "harness", "launch", odd("while (K) __nanosleep(1000);"), "SIZE=64", "TIMEOUT=2"]
     done = subprocess.run(words, cwd=toolchain.ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "did not end within 2 s" in done.stderr
+
+
+def test_the_pack_is_verified():
+    """Two stages in one process; and a faulty one, which is right for one block of 8 rows and for no larger square."""
+    with client.keeping():
+        for name in ("naive", "warptiled"):
+            done = harness.verify(name, count=10, backend="gpu")
+            assert done.ok and len(done.verdicts) == done.planned and done.gpu == devices.find().name and done.driver
+        wrong = harness.verify("naive_mixed_axes", count=0, backend="gpu")
+        assert len(wrong.verdicts) == wrong.planned
+        assert [v.ok for v in wrong.groups()["squares from 1"]] == 8 * [True] + 56 * [False]
+
+
+def test_a_crash_and_a_hang_are_verdicts_and_the_rest_is_verified(odd):
+    statement = "if (M == 7) *(volatile float*)nullptr = 1; while (M == 9) __nanosleep(1000);"
+    done = harness.verify(odd(statement), count=0, backend="gpu", timeout=2.0)
+    assert len(done.verdicts) == done.planned
+    (crash, hang) = done.failed
+    assert (crash.case.problem.m, hang.case.problem.m) == (7, 9)
+    assert "illegal memory access" in crash.why and "did not end within 2 s" in hang.why
 
 
 def test_memory_comes_back():

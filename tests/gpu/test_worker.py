@@ -356,6 +356,21 @@ def test_a_process_without_a_sign_of_life_is_ended(monkeypatch, tmp_path):
     assert done.points[0].fault.startswith("copying: no sign of life") and started[0].returncode == -9
 
 
+def test_silence_is_blamed_on_what_was_to_be_done_next(monkeypatch, tmp_path):
+    monkeypatch.setattr(client, "GRACE_S", 0.3)
+    script = """
+    from harness.measurement import Point
+    for i, key in r.todo[:2]:
+        sink.send(('point', i, key, Point(key, r.problems[i], 'gpu', {}, '')))
+    sink.send(('doing', 'copying', 0.2))
+    time.sleep(60)
+    """
+    asked = request("naive", "tiled", "tiled1d", rival=None)
+    process(monkeypatch, tmp_path, script)
+    done = client.run(asked)
+    assert [(p.stage, bool(p.fault)) for p in done.points] == [("naive", False), ("tiled", False), ("tiled1d", True)]
+
+
 def test_ctrl_c_ends_the_process(monkeypatch, tmp_path):
     started = process(monkeypatch, tmp_path, "sink.send(('progress', 'x')); time.sleep(60)")
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import device, metrics, stage, toolchain
+from harness import accuracy, device, metrics, stage, toolchain
 from harness.problem import Problem
 from harness.sim import run, trace
+from harness.sim import simulate as simulate_module
 
 H200 = device.find("h200")
 
@@ -162,3 +163,22 @@ def test_trace_of_the_four_by_four_example():
     assert per_phase[1] == sorted([3, 4, 7, 8] + [9, 10, 13, 14])
     stored = steps[(steps.space == "global") & (steps.op == "store")]
     assert stored.sort_values("thread").value.tolist() == [90, 100, 202, 228]
+
+
+def test_a_kernel_is_decoded_once_for_launches_that_differ_in_their_parameters(monkeypatch):
+    """Constants are looked up in the banks of each launch: sizes, addresses, alpha and beta."""
+    decoded = []
+
+    class Counted(simulate_module.Decoder):
+        def __init__(self, *args):
+            decoded.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(simulate_module, "Decoder", Counted)
+    s = stage.find("tiled1d")
+    binary = toolchain.compile(s, s.configure(), 90)
+    for problem in (Problem(65, 70, 9), Problem(3, 4, 5, alpha=-2.0, beta=3.0, ldc=9), Problem(65, 70, 9)):
+        operands = problem.operands()
+        done = run(binary, s.plan(problem, s.configure()), problem, operands, blocks="all")
+        assert accuracy.check(done.c, None, operands).ok
+    assert len(decoded) == len(binary.kernels)
