@@ -318,7 +318,7 @@ def test_ctrl_c_leaves_nothing(tmp_path, delay):
     time.sleep(delay)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    if child.returncode == 0:  # it was faster
+    if (tmp_path / "run").exists():  # it was faster: then all of it is there
         record.load(tmp_path / "run")
         return
     assert list(tmp_path.iterdir()) == []
