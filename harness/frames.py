@@ -34,6 +34,16 @@ PER_PC = {
 LOCAL = ("local", "constant")
 
 
+def contenders(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of harness.timings.COLUMNS whose `stage` tells a stage with other tunables from the stage: it names them, or says
+    'tuned' where they are not the same on every problem."""
+    if "changed" not in table or table.changed.isna().all():
+        return table
+    several = table.groupby("stage").changed.nunique()
+    words = table.changed.where(table.stage.map(several) == 1, "tuned")
+    return table.assign(stage=table.stage.where(table.changed.isna(), table.stage + " " + words))
+
+
 def points(runs: Iterable[Run]) -> pd.DataFrame:
     """A row a point of the runs: the columns of runs.parquet, then one a metric of the whole point.
 

@@ -94,7 +94,7 @@ class Evidence:
     def ladder(self) -> tuple[pd.DataFrame, str] | None:
         """(ladder.csv, run id) of the newest recorded ladder on this device, or None."""
         for path in [
-            record.PROFILES / "recorded" / self.device.name / "ladder.csv",
+            (record.PROFILES / "recorded" / self.device.name / "ladder.csv").resolve(),
             *reversed(_ladders(self.device.name)),
         ]:
             if path.is_file():
@@ -109,6 +109,8 @@ class Evidence:
             return pd.DataFrame(columns=["stage", "m", "n", "k", "ms", "tflops", "ratio"])
         table = self.ladder[0]
         mine = table[(table.stage == stage) & (table.m == table.n) & (table.n == table.k)]
+        if "changed" in mine:  # a stage is the one with its own tunables
+            mine = mine[mine.changed.isna()]
         return mine.dropna(subset=["ms"]).drop_duplicates("m").sort_values("m")
 
     def profiles(self, stage: str, size: int) -> Iterator[record.Run]:

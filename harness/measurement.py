@@ -111,6 +111,13 @@ class Point:
         """The rival's time over this one's; above 1 where this one is faster."""
         return statistics.ratio(self.samples, self.rival_samples) if self.rival else statistics.NOTHING
 
+    @cached_property
+    def changed(self) -> str:
+        """The tunables that are not the stage's own, as one types them; nothing for a library."""
+        from .stage import changed
+
+        return changed(self.stage, self.tunables) if self.backend == "gpu" else ""
+
     @property
     def tflops(self) -> float:
         return self.problem.flops / self.ms.value / 1e9 if self.ms.value > 0 else math.nan

@@ -15,6 +15,7 @@ import pandas as pd
 
 from .accesses import BANKS, KEYS, LANES
 from .errors import TilescopeError
+from .frames import contenders
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def ladder(table: pd.DataFrame, caption: str = "") -> Figure:
 
     table: columns of harness.timings.COLUMNS. Raises TilescopeError where no row has a time.
     """
-    table = table.dropna(subset=["ms"])
+    table = contenders(table.dropna(subset=["ms"]))
     _some(table, "timed stage")
     sizes = list(dict.fromkeys(zip(table.m, table.n, table.k, strict=True)))
     names = list(dict.fromkeys(table.stage))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from . import stage as stages
 from .bounds import bottleneck
 from .measurement import FLAGS, Point
 from .report import WIDTH, Page, figure
@@ -161,12 +160,7 @@ def _flags(page: Page, points: list[Point]) -> None:
 
 
 def _label(p: Point) -> str:
-    return f"{p.stage} {_changed(p)}".strip()
-
-
-def _changed(p: Point) -> str:
-    """The tunables that are not the stage's own."""
-    return stages.changed(p.stage, p.tunables) if p.backend == "gpu" else ""
+    return f"{p.stage} {p.changed}".strip()
 
 
 def _ratio(x: float) -> str:
@@ -185,7 +179,7 @@ def _share(x: float) -> str:
 def markdown(t: Timings) -> str:
     """The ladder as a table for README: TFLOPS at each size, with cuBLAS's time over the stage's in percent, and how it was taken."""
     sizes = list(dict.fromkeys(p.problem for p in t.points))
-    names = list(dict.fromkeys((p.stage, p.backend, bool(_changed(p))) for p in t.points))
+    names = list(dict.fromkeys((p.stage, p.backend, bool(p.changed)) for p in t.points))
     head = "| | " + " | ".join(f"{p.m:,}" for p in sizes) + " |"
     lines = [head, "|---|" + "---:|" * len(sizes)]
     for who in names:
@@ -193,7 +187,7 @@ def markdown(t: Timings) -> str:
         cells = []
         for problem in sizes:
             p = next(
-                (p for p in t.points if (p.stage, p.backend, bool(_changed(p))) == who and p.problem == problem), None
+                (p for p in t.points if (p.stage, p.backend, bool(p.changed)) == who and p.problem == problem), None
             )
             cells.append(_cell(p))
         name = f"`{stage}`{', tuned' * tuned}" if backend == "gpu" else _product(stage)

@@ -33,10 +33,10 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 LIBRARIES = ("cublas", "cublaslt")
 LIMIT_S = 5.0
 COLUMNS = (
-    "stage", "m", "n", "k", "backend", "ms", "ms_lo", "ms_hi", "tflops", "ratio", "ratio_lo", "ratio_hi", "roof_share", "clock_mhz",
+    "stage", "m", "n", "k", "backend", "changed", "ms", "ms_lo", "ms_hi", "tflops", "ratio", "ratio_lo", "ratio_hi", "roof_share", "clock_mhz",
     "power_w", "flags", "error",
 )  # fmt: skip
-"""Of ladder.csv. ms: median time of one product; ratio: cuBLAS's time over this one's; _lo, _hi: 95 % intervals; roof_share: of
+"""Of ladder.csv. changed: tunables that are not the stage's own; ms: median time of one product; ratio: cuBLAS's time over this one's; _lo, _hi: 95 % intervals; roof_share: of
 the fp32 peak at the GPU's nominal clock; flags: words of harness.measurement.FLAGS; error: largest error over its bound, or
 what is wrong."""
 Progress = Callable[[float, str], None]
@@ -125,7 +125,7 @@ class Timings:
 def _row(p: Point, peak_tflops: float) -> tuple:
     m, n, k = p.problem.m, p.problem.n, p.problem.k
     return (
-        p.stage, m, n, k, p.backend, p.ms.value, p.ms.lo, p.ms.hi, p.tflops, p.ratio.value, p.ratio.lo, p.ratio.hi,
+        p.stage, m, n, k, p.backend, p.changed, p.ms.value, p.ms.lo, p.ms.hi, p.tflops, p.ratio.value, p.ratio.lo, p.ratio.hi,
         p.tflops / peak_tflops if peak_tflops else math.nan, p.telemetry.clock, p.telemetry.power, " ".join(p.flags), p.error,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import TilescopeError
+from ..frames import contenders
 from ..plots import BLUE, CYCLE, GREY, LIBRARIES, ORANGE, _short
 
 try:
@@ -89,7 +90,7 @@ def lines(table: pd.DataFrame, most: int = 12) -> figure:
 
 def speeds(table: pd.DataFrame) -> figure:
     """TFLOPS against size with 95 % intervals, a line a stage; a click on the legend hides one. table: ladder.csv's columns."""
-    table = table.dropna(subset=["ms"]).assign(
+    table = contenders(table.dropna(subset=["ms"])).assign(
         lo=lambda t: t.tflops * t.ms / t.ms_hi,
         hi=lambda t: t.tflops * t.ms / t.ms_lo,
         size=lambda t: np.cbrt(t.m * t.n * t.k),

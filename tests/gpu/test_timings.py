@@ -55,7 +55,7 @@ def test_ladder_csv(gpu, tmp_path):
     t = harness.ladder(names=["naive", "tiled"], sizes=[16, 32], limit=0.05, out=tmp_path / "run")
     table = pd.read_csv(tmp_path / "run" / "ladder.csv", keep_default_na=False)
     assert ",".join(table.columns) == (
-        "stage,m,n,k,backend,ms,ms_lo,ms_hi,tflops,ratio,ratio_lo,ratio_hi,roof_share,clock_mhz,power_w,flags,error"
+        "stage,m,n,k,backend,changed,ms,ms_lo,ms_hi,tflops,ratio,ratio_lo,ratio_hi,roof_share,clock_mhz,power_w,flags,error"
     )
     assert (
         table.stage.tolist() == ["naive", "tiled", "cublaslt", "cublas"] * 2 and table.m.tolist() == [16] * 4 + [32] * 4
@@ -396,7 +396,7 @@ def test_what_the_runs_were_taken_under(gpu, tmp_path, monkeypatch):
 def test_csv_of_nothing_known():
     p = Point("x", Problem(4, 4, 4), "gpu", fault="it broke\nremedy")
     table = pd.DataFrame([timings._row(p, 60.0)], columns=list(timings.COLUMNS))
-    assert timings.csv(table).splitlines()[1] == "x,4,4,4,gpu" + "," * 11 + ",it broke"
+    assert timings.csv(table).splitlines()[1] == "x,4,4,4,gpu," + "," * 11 + ",it broke"
     assert pd.read_csv(io.StringIO(timings.csv(table))).m.tolist() == [4]
 
 
