@@ -141,7 +141,7 @@ def _table(page: Page, table: pd.DataFrame, tunables: Sequence[str]) -> None:
         for r in shown.to_dict("records")
     ]
     keys = {c: f"({chr(97 + i)})" for i, c in enumerate(numbers)}
-    heads = [c if c == "size" else f"<{c}" for c in shown if c not in numbers]
+    heads = [f"<{c}" for c in shown if c not in numbers]
     page.table([*heads, *keys.values()], rows[:ROWS])
     if len(rows) > ROWS:
         page.say(f"and {len(rows) - ROWS} more points in points.csv", style="dim")

@@ -119,7 +119,28 @@ class Page:
         self.console.print(Padding(table, (0, 0, 0, 2)))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-        """A table; columns that begin with '<' are left-aligned words, the others right-aligned figures."""
+        """A table; columns that begin with '<' are left-aligned words, the others right-aligned figures.
+
+        Figures that do not fit beside each other go into several tables, each with the words before them.
+        """
+        first = next((n for n, column in enumerate(columns) if not column.startswith("<")), len(columns))
+        widths = [max(map(len, cells)) + 2 for cells in zip(columns, *rows, strict=True)]
+        room = self.console.width - 2 - min(sum(widths[:first]), self.console.width // 2)
+        if any(column.startswith("<") for column in columns[first:]) or sum(widths[first:]) <= room:
+            self._one_table(columns, rows)
+            return
+        start = first
+        while start < len(columns):
+            end = start + 1
+            while end < len(columns) and sum(widths[start : end + 1]) <= room:
+                end += 1
+            if start > first:
+                self.console.print()
+            chosen = [*range(first), *range(start, end)]
+            self._one_table([columns[n] for n in chosen], [[row[n] for n in chosen] for row in rows])
+            start = end
+
+    def _one_table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         for column in columns:
             words = column.startswith("<")

@@ -46,6 +46,14 @@ def test_figures_of_tiled2d(square):
     assert "sum[i][j] = fmaf(a[i], b[j], sum[i][j]);" in words
 
 
+def test_figures_that_do_not_fit_go_into_another_table():
+    page = report.Page(60)
+    page.table(["<stage", "<tunables", *"abcd"], [["tiled", "TILE=32", *["549,755,813,888"] * 4], ["naive", "", *"1234"]])
+    text = page.text()
+    assert text.count("549,755,813,888") == 4 and text.count("TILE=32") == text.count("naive") == 2
+    assert max(map(len, text.splitlines())) <= 60 and [x for x in text.split() if x in "abcd"] == list("abcd")
+
+
 def test_copies_into_shared_memory_have_a_row():
     """cpasync at 512: A is read 8 times in words, four rows a warp (4 wavefronts for 1), B 8 times in 512 bytes (4, as it must)."""
     words = report.render(harness.profile("cpasync", size=512, record=False))

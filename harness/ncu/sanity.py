@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..metrics import COUNTED_IN_CODE, FFMA, REQUESTS_LD, REQUESTS_ST, SECTORS_LD, SECTORS_ST, SHARED, SHARED_IDEAL
 from ..problem import Problem
-from ..stage import Launch, ceil_div
+from ..stage import Launch
 from .invocation import Options
 from .reading import Counted
 
@@ -70,7 +70,7 @@ def _impossible(name: str, value: float) -> str:
 def _work(counted: Sequence[Counted], problem: Problem, launches: Sequence[Launch]) -> Marks:
     """Multiply-adds must be M*N*K and what padding to the tiles adds: else what ncu saw was not this problem.
 
-    The padding along K is not known here: at most the larger side of the tile, or 128. Each cell may take two more
+    The padding along K is not known here: less than the larger side of the tile, or than 128. Each cell may take two more
     multiply-adds, for alpha and beta. A stage that uses no FFMA is not checked.
     """
     if any(FFMA not in c.values or math.isnan(c.values[FFMA]) for c in counted):
@@ -80,7 +80,7 @@ def _work(counted: Sequence[Counted], problem: Problem, launches: Sequence[Launc
     if all(launch.tile for launch in launches):
         cells = sum(launch.blocks * launch.tile[0] * launch.tile[1] for launch in launches)
         step = max(128, *(side for launch in launches for side in launch.tile))
-        most = cells * (step * ceil_div(problem.k, step) + 2)
+        most = cells * (problem.k + step + 1)
     if done == 0 or least <= done <= most:
         return {}
     reason = f"{done:,.0f} multiply-adds, where this problem takes {least:,} and at most {most:,.0f} with padding"

@@ -74,15 +74,17 @@ def test_a_stage_without_ffma_is_not_judged_by_it() -> None:
     assert marks(**{metrics.FFMA: 0.0}) == {}
 
 
-def test_padding_is_no_fault() -> None:
-    """1000x999x1001 with tiles of 64: every tile in full, K rounded up."""
+@pytest.mark.parametrize(
+    "problem, bk, padded, parts", [(Problem(1000, 999, 1001), 8, 1008, 4), (Problem(1024, 1024, 1024), 7, 1029, 1)]
+)
+def test_padding_is_no_fault(problem: Problem, bk: int, padded: int, parts: int) -> None:
+    """Tiles of 64, every one in full, K rounded up: 126 steps of 8, or 147 of 7."""
     tiled = stage.find("tiled2d")
-    problem = Problem(1000, 999, 1001)
-    launches = tiled.plan(problem, tiled.configure())
+    launches = tiled.plan(problem, tiled.configure({"BK": bk}))
     counts = [
-        Counted(x.entry, values={metrics.FFMA: float(x.blocks * 64 * 64 * 1008)}, label=x.label) for x in launches
+        Counted(x.entry, values={metrics.FFMA: float(x.blocks * 64 * 64 * padded)}, label=x.label) for x in launches
     ]
-    assert len(launches) == 4 and ncu.check(counts, problem, launches, ncu.Options()) == {}
+    assert len(launches) == parts and ncu.check(counts, problem, launches, ncu.Options()) == {}
 
 
 def test_a_launch_missing_is_not_held_against_the_others() -> None:
