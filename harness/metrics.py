@@ -9,6 +9,7 @@ int64 columns
     threads_on       those with predicate on      sectors_ideal    the least sectors for the lanes' bytes
     wavefronts       shared-memory wavefronts     lines            128-byte lines they touch
     wavefronts_ideal wavefronts with no conflict  data_wavefronts  passes of global accesses through the data stage
+    conflicts        wavefronts that the hardware's counters of bank conflicts take for such
 
 For LDGSTS, requests, sectors and lines are those of its global side, wavefronts those of its shared side. The column
 data_wavefronts may be missing: the least that the lanes' bytes allow then stands in for it.
@@ -276,7 +277,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         SHARED_IDEAL: total.wavefronts_ideal,
         SHARED_EXCESS: total.wavefronts - total.wavefronts_ideal,
         LDGSTS: t.executed[t.kind == "copy"].sum(),
-        CONFLICTS_LDGSTS: (t.wavefronts - t.wavefronts_ideal)[t.kind == "copy"].sum(),
+        CONFLICTS_LDGSTS: t.conflicts[t.kind == "copy"].sum(),
         L2_SECTORS: t.sectors[anywhere].sum(),
         L2_SECTORS_IDEAL: t.sectors_ideal[anywhere].sum(),
     }
@@ -296,7 +297,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         v[f"smsp__inst_executed_op_shared_{op}.sum"] = t.executed[(t.space == "shared") & (t.kind == word)].sum()
         v[f"shared_requests_{op}"] = t.requests[where & (t.wavefronts > 0)].sum()
         v[_DATA.format("pipe_lsu_wavefronts", op)] = t.wavefronts[where].sum()
-        v[_DATA.format("bank_conflicts_pipe_lsu", op)] = (t.wavefronts - t.wavefronts_ideal)[where].sum()
+        v[_DATA.format("bank_conflicts_pipe_lsu", op)] = t.conflicts[where].sum()
         v[f"smsp__inst_executed_op_local_{op}.sum"] = t.executed[(t.space == "local") & (t.kind == word)].sum()
     read = shared["ld"] & ((t.space == "shared") | (t.wavefronts > 0))
     on = t.executed.groupby(t["pipe"]).sum()
@@ -403,7 +404,7 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
     """Counts per source line: index (file, line), in file order.
 
     Columns: those of the counts (`executed` are warp instructions), with requests, sectors and lines those of global
-    memory only; data_wavefronts; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess`.
+    memory only; data_wavefronts; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess` (bank conflicts, as the hardware counts them).
     """
     t = joined(kernel, counts)
     outside = ~t.space.isin(("global", "generic"))
@@ -412,7 +413,7 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
     t["odd"] *= t.executed
     table = t.groupby(["file", "line"])[[*dict.fromkeys([*counts.columns, "data_wavefronts", "even", "odd"])]].sum()
     table["sectors_excess"] = table.sectors - table.sectors_ideal
-    table["wavefronts_excess"] = table.wavefronts - table.wavefronts_ideal
+    table["wavefronts_excess"] = table.conflicts
     return table
 
 

@@ -292,7 +292,8 @@ def _shared(page: Page, v: dict[str, float]) -> None:
         page.say("not used")
         return
     page.table(["<", "requests", "wavefronts", "ideal", "bank conflicts", "per request", "ideal"], rows)
-    page.say(f"{percent(v['bank_conflict_share'])} of the wavefronts are bank conflicts")
+    conflicts = v[CONFLICTS_LD] + v[CONFLICTS_ST] + v[CONFLICTS_LDGSTS]
+    page.say(f"{percent(conflicts / v[SHARED])} of the wavefronts are bank conflicts")
 
 
 def _occupancy(page: Page, p: Profile) -> None:

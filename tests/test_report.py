@@ -48,7 +48,9 @@ def test_figures_of_tiled2d(square):
 
 def test_figures_that_do_not_fit_go_into_another_table():
     page = report.Page(60, False)
-    page.table(["<stage", "<tunables", *"abcd"], [["tiled", "TILE=32", *["549,755,813,888"] * 4], ["naive", "", *"1234"]])
+    page.table(
+        ["<stage", "<tunables", *"abcd"], [["tiled", "TILE=32", *["549,755,813,888"] * 4], ["naive", "", *"1234"]]
+    )
     text = page.text()
     assert text.count("549,755,813,888") == 4 and text.count("TILE=32") == text.count("naive") == 2
     assert max(map(len, text.splitlines())) <= 60 and [x for x in text.split() if x in "abcd"] == list("abcd")

@@ -32,6 +32,7 @@ COUNTERS = (
     "sectors_ideal",
     "wavefronts",
     "wavefronts_ideal",
+    "conflicts",
     "data_wavefronts",
 )
 
@@ -94,7 +95,7 @@ class Engine:
 
     def access(self, addresses: np.ndarray, mask: int, width: int, kind: str) -> dict[str, int]:
         """What one warp instruction costs. addresses: 32 byte addresses; width in bytes; kind: 'global', 'load' or 'store' (shared)."""
-        out = (ctypes.c_int32 * 7)()
+        out = (ctypes.c_int32 * 8)()
         lanes = np.ascontiguousarray(addresses, np.uint32)
         self._access(
             lanes.ctypes.data_as(ctypes.c_void_p),
@@ -103,13 +104,7 @@ class Engine:
             ("global", "load", "store").index(kind),
             out,
         )
-        return dict(
-            zip(
-                ("requests", "sectors", "lines", "sectors_ideal", "wavefronts", "wavefronts_ideal", "data_wavefronts"),
-                out,
-                strict=True,
-            )
-        )
+        return dict(zip(COUNTERS[3:], out, strict=True))
 
     def run(self, job: Job, progress: Callable[[float], None] | None = None) -> tuple[np.ndarray, FaultRecord]:
         """Execute a job: (counts of shape (instructions, counters), fault). Ctrl-C stops it and is raised again."""
