@@ -192,9 +192,9 @@ _COLUMNS = {
     "inst_executed": ("executed",),
     "thread_inst_executed": ("threads",),
     "thread_inst_executed_true": ("threads_on",),
-    SHARED: ("wavefronts",),
-    "memory_l1_wavefronts_shared_ideal": ("wavefronts_ideal",),
-    SHARED_EXCESS: ("wavefronts", "wavefronts_ideal"),
+    SHARED: ("predicted",),
+    "memory_l1_wavefronts_shared_ideal": ("predicted_ideal",),
+    SHARED_EXCESS: ("predicted", "predicted_ideal"),
     "memory_l2_theoretical_sectors_global": ("sectors",),
     "memory_l2_theoretical_sectors_global_ideal": ("sectors_ideal",),
 }
@@ -253,7 +253,8 @@ def line_table(kernel: Kernel, columns: Mapping[str, Mapping[int, float]]) -> pd
 def arbitration(measured: Mapping[str, float], copies: float = 0.0) -> float:
     """Wavefronts that waiting added to shared memory: what the pipe counted above what the code needs. NaN if not measured.
 
-    copies: wavefronts of copies into shared memory (LDGSTS), which are counted in the code and not by these pipe counters.
+    copies: wavefronts counted in the code and not by these pipe counters: those of copies into shared memory (LDGSTS), and
+    those that the hardware saves where neighbours read the same words.
     Where they are not known, the difference may be below 0, and is reported as NaN.
     """
     if not {WAVEFRONTS_LD, WAVEFRONTS_ST, SHARED} <= measured.keys():

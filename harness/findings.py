@@ -125,10 +125,11 @@ def _bank_conflicts(v: _View) -> list[Finding]:
     found = []
     for (file, line), waste in excess.head(2).items():
         rows = v.on_line(file, line)
-        row = rows.loc[rows.conflicts.idxmax()]
-        each, ideal = (x / max(1, row.executed) for x in (row.wavefronts, row.wavefronts - row.conflicts))
+        worst = (rows.wavefronts - rows.wavefronts_ideal).idxmax()
+        row = rows.loc[worst]
+        each, ideal = (row[c] / max(1, row.executed) for c in ("wavefronts", "wavefronts_ideal"))
         what = f"a {row.width}-byte {row.kind} takes {each:.3g} wavefronts where {ideal:.3g} would do"
-        whole = v.by_line.wavefronts_excess.sum()
+        whole = v.values["derived__memory_l1_wavefronts_shared_excessive"]
         if found or len(excess) == 1:
             start = (
                 f"{100 * waste / wavefronts:.0f} % of shared-memory wavefronts are bank conflicts of {v.at(file, line)}"
@@ -149,8 +150,9 @@ def _bank_conflicts(v: _View) -> list[Finding]:
 def _unconflict(row: pd.Series, loads: int) -> str:
     """The remedy for the pattern of conflicts that an access's width and wavefronts give away."""
     words = row.width // WORD
-    # neighbouring lanes read the same words: a broadcast along rows
-    merged = row.wavefronts - row.conflicts < words * row.requests
+    merged = (
+        row.wavefronts_ideal < words * row.requests
+    )  # neighbouring lanes read the same words: a broadcast along rows
     if row.kind == "load" and words > 1 and not merged:
         return (
             f"The lanes' {row.width}-byte pieces are not next to each other: give a thread pieces of {words} words that lie "

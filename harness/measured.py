@@ -59,7 +59,8 @@ class Measured:
 
     @property
     def copies(self) -> float:
-        """Wavefronts of copies into shared memory (LDGSTS), by the simulator: no counter of ncu's has them alone."""
+        """Wavefronts that ncu counts in the code and the pipe's counters do not, by the simulator: those of copies into shared
+        memory (LDGSTS) first of all."""
         apart = (metrics.WAVEFRONTS_LD, metrics.WAVEFRONTS_ST)
         return sum(s.metrics[metrics.SHARED] - sum(s.metrics[n] for n in apart) for s in self.simulated.values())
 

@@ -9,10 +9,11 @@ int64 columns
     threads_on       those with predicate on      sectors_ideal    the least sectors for the lanes' bytes
     wavefronts       shared-memory wavefronts     lines            128-byte lines they touch
     wavefronts_ideal wavefronts with no conflict  data_wavefronts  passes of global accesses through the data stage
-    conflicts        wavefronts that the hardware's counters of bank conflicts take for such
+    predicted        wavefronts as Nsight Compute works them out from the addresses, and
+    predicted_ideal  its ideal: what `memory_l1_wavefronts_shared` and its like are; the hardware's counters are `wavefronts`
 
 For LDGSTS, requests, sectors and lines are those of its global side, wavefronts those of its shared side. The column
-data_wavefronts may be missing: the least that the lanes' bytes allow then stands in for it.
+data_wavefronts may be missing: the least that the lanes' bytes allow then stands in for it; for `predicted` the wavefronts do.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ _TABLE = (
     Metric(CONFLICTS_LD, "wavefronts", "passes that bank conflicts add to shared loads", "lower", "bank"),
     Metric(CONFLICTS_ST, "wavefronts", "passes that bank conflicts add to shared stores", "lower", "bank"),
     Metric(LDGSTS, "inst", "copies from global to shared memory, warp instructions", "", "bank"),
+    Metric("shared_wavefronts_copy", "wavefronts", "passes of copies into shared memory", "lower", "bank"),
     Metric(CONFLICTS_LDGSTS, "wavefronts", "passes that bank conflicts add to copies into shared memory", "lower", "bank"),
     _ratio("wavefronts_per_request_shared_ld", "wavefronts", "passes per shared load", "lower", "bank", WAVEFRONTS_LD, "shared_requests_ld"),
     _ratio("wavefronts_per_request_shared_st", "wavefronts", "passes per shared store", "lower", "bank", WAVEFRONTS_ST, "shared_requests_st"),
@@ -238,8 +240,10 @@ def instructions(kernel: Kernel) -> pd.DataFrame:
 
 
 def joined(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
-    """`instructions` beside the counts of a launch, one row per instruction; data_wavefronts filled in where missing."""
+    """`instructions` beside the counts of a launch, one row per instruction; what may be missing is filled in."""
     t = instructions(kernel).join(counts.fillna(0))
+    if "predicted" not in t:
+        t["predicted"], t["predicted_ideal"] = t.wavefronts, t.wavefronts_ideal
     if "data_wavefronts" not in t:
         direct = t.space.isin(("global", "generic")) & t.kind.isin(("load", "store"))
         least = (t.threads_on * t.width / LINE).clip(lower=t.requests)
@@ -260,7 +264,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
     }
     anywhere = t.space.isin(("global", "generic"))
     ffma = t.base == "FFMA"
-    total = t[["executed", "threads", "threads_on", "wavefronts", "wavefronts_ideal"]].sum()
+    total = t[["executed", "threads", "threads_on", "predicted", "predicted_ideal"]].sum()
     v: Values = {
         "smsp__inst_executed.sum": total.executed,
         "inst_executed": total.executed,
@@ -273,11 +277,12 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         "fma_useful": min(t.threads_on[ffma].sum(), _cells(launch, problem) * problem.k),
         "inst_executed_ffma": t.executed[ffma].sum(),
         "register_reads_ffma": ((t.even + t.odd) * t.executed)[ffma].sum(),
-        SHARED: total.wavefronts,
-        SHARED_IDEAL: total.wavefronts_ideal,
-        SHARED_EXCESS: total.wavefronts - total.wavefronts_ideal,
+        SHARED: total.predicted,
+        SHARED_IDEAL: total.predicted_ideal,
+        SHARED_EXCESS: total.predicted - total.predicted_ideal,
+        "shared_wavefronts_copy": t.wavefronts[t.kind == "copy"].sum(),
         LDGSTS: t.executed[t.kind == "copy"].sum(),
-        CONFLICTS_LDGSTS: t.conflicts[t.kind == "copy"].sum(),
+        CONFLICTS_LDGSTS: (t.wavefronts - t.wavefronts_ideal)[t.kind == "copy"].sum(),
         L2_SECTORS: t.sectors[anywhere].sum(),
         L2_SECTORS_IDEAL: t.sectors_ideal[anywhere].sum(),
     }
@@ -297,7 +302,7 @@ def launch_values(launch: Launch, kernel: Kernel, counts: pd.DataFrame, problem:
         v[f"smsp__inst_executed_op_shared_{op}.sum"] = t.executed[(t.space == "shared") & (t.kind == word)].sum()
         v[f"shared_requests_{op}"] = t.requests[where & (t.wavefronts > 0)].sum()
         v[_DATA.format("pipe_lsu_wavefronts", op)] = t.wavefronts[where].sum()
-        v[_DATA.format("bank_conflicts_pipe_lsu", op)] = t.conflicts[where].sum()
+        v[_DATA.format("bank_conflicts_pipe_lsu", op)] = (t.wavefronts - t.wavefronts_ideal)[where].sum()
         v[f"smsp__inst_executed_op_local_{op}.sum"] = t.executed[(t.space == "local") & (t.kind == word)].sum()
     read = shared["ld"] & ((t.space == "shared") | (t.wavefronts > 0))
     on = t.executed.groupby(t["pipe"]).sum()
@@ -404,7 +409,7 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
     """Counts per source line: index (file, line), in file order.
 
     Columns: those of the counts (`executed` are warp instructions), with requests, sectors and lines those of global
-    memory only; data_wavefronts; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess` (bank conflicts, as the hardware counts them).
+    memory only; data_wavefronts; `even` and `odd` register reads per bank; `sectors_excess`, `wavefronts_excess`.
     """
     t = joined(kernel, counts)
     outside = ~t.space.isin(("global", "generic"))
@@ -413,7 +418,7 @@ def lines(kernel: Kernel, counts: pd.DataFrame) -> pd.DataFrame:
     t["odd"] *= t.executed
     table = t.groupby(["file", "line"])[[*dict.fromkeys([*counts.columns, "data_wavefronts", "even", "odd"])]].sum()
     table["sectors_excess"] = table.sectors - table.sectors_ideal
-    table["wavefronts_excess"] = table.conflicts
+    table["wavefronts_excess"] = table.wavefronts - table.wavefronts_ideal
     return table
 
 

@@ -25,7 +25,6 @@ from .metrics import (
     REQUESTS_ST,
     SECTORS_LD,
     SECTORS_ST,
-    SHARED,
     WAVEFRONTS_LD,
     WAVEFRONTS_ST,
 )
@@ -281,8 +280,8 @@ def _shared(page: Page, v: dict[str, float]) -> None:
                 word, count(requests), count(v[wavefronts]), count(ideal), count(v[conflicts]),
                 figure(v[wavefronts] / requests), figure(ideal / requests),
             ))  # fmt: skip
-    if requests := v[LDGSTS]:  # their wavefronts are in the totals alone
-        wavefronts = v[SHARED] - v[WAVEFRONTS_LD] - v[WAVEFRONTS_ST]
+    wavefronts = v["shared_wavefronts_copy"]
+    if requests := v[LDGSTS]:
         ideal = wavefronts - v[CONFLICTS_LDGSTS]
         rows.append((
             "copy in", count(requests), count(wavefronts), count(ideal), count(v[CONFLICTS_LDGSTS]), figure(wavefronts / requests),
@@ -292,8 +291,9 @@ def _shared(page: Page, v: dict[str, float]) -> None:
         page.say("not used")
         return
     page.table(["<", "requests", "wavefronts", "ideal", "bank conflicts", "per request", "ideal"], rows)
-    conflicts = v[CONFLICTS_LD] + v[CONFLICTS_ST] + v[CONFLICTS_LDGSTS]
-    page.say(f"{percent(conflicts / v[SHARED])} of the wavefronts are bank conflicts")
+    conflicts = sum(v[name] for name in (CONFLICTS_LD, CONFLICTS_ST, CONFLICTS_LDGSTS))
+    passes = v[WAVEFRONTS_LD] + v[WAVEFRONTS_ST] + wavefronts
+    page.say(f"{percent(conflicts / passes)} of the wavefronts are bank conflicts")
 
 
 def _occupancy(page: Page, p: Profile) -> None:

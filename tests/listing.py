@@ -5,9 +5,7 @@ import pandas as pd
 from harness import cubin
 from harness.toolchain import Instruction, Kernel, split_operands
 
-COUNTERS = (
-    "executed threads threads_on requests sectors lines sectors_ideal wavefronts wavefronts_ideal conflicts".split()
-)
+COUNTERS = "executed threads threads_on requests sectors lines sectors_ideal wavefronts wavefronts_ideal".split()
 
 
 def instruction(text: str, pc: int = 0, line: int = 1) -> Instruction:

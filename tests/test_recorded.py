@@ -15,17 +15,20 @@ from harness.problem import Problem
 
 RECORDED = Path(__file__).parents[1] / "profiles" / "recorded" / "h200"
 PROFILES = sorted(p.parent for p in RECORDED.glob("*/report.ncu-rep"))
+DATA = Path(__file__).parent / "data"
 H200 = device.find("h200")
 PER_PC = {
     "inst_executed": "executed",
     "thread_inst_executed": "threads",
     "thread_inst_executed_true": "threads_on",
-    "memory_l1_wavefronts_shared": "wavefronts",
-    "memory_l1_wavefronts_shared_ideal": "wavefronts_ideal",
+    "memory_l1_wavefronts_shared": "predicted",
+    "memory_l1_wavefronts_shared_ideal": "predicted_ideal",
     "memory_l2_theoretical_sectors_global": "sectors",
     "memory_l2_theoretical_sectors_global_ideal": "sectors_ideal",
 }
 """ncu's per-instruction metric -> the simulator's counter."""
+PIPES = ("thread_inst_executed",)
+"""Only where the metrics of `pipes` were collected."""
 pytestmark = pytest.mark.skipif(not PROFILES, reason="no recorded profiles in this checkout")
 _done: dict[Path, SimpleNamespace] = {}
 
@@ -36,7 +39,8 @@ def recorded(path: Path) -> SimpleNamespace:
         run = harness.load(path)
         given = run.manifest["problem"]
         problem = Problem(**given)
-        s = stage.find(run.manifest["stage"])
+        name = run.manifest["stage"]
+        s = stage.find(str(DATA / name / f"{name}.py") if (DATA / name).is_dir() else name)
         binary = toolchain.load(path / "kernel.cubin")
         launches = s.plan(problem, run.manifest["tunables"])
         done = sim.run(binary, launches, problem, problem.operands(), blocks="count")
@@ -63,7 +67,8 @@ def test_totals(path):
         assert all(c.ok for c in compared.values()), [c for c in compared.values() if not c.ok]
         for name in ("inst_executed", "thread_inst_executed", "thread_inst_executed_true", "memory_l1_wavefronts_shared",
                      "memory_l2_theoretical_sectors_global"):  # fmt: skip
-            assert counted.values[name] == ours[name], name
+            if name in counted.values or name not in PIPES:
+                assert counted.values[name] == ours[name], name
         assert len(compared) >= 30
 
 
@@ -74,6 +79,8 @@ def test_every_instruction_and_line(path):
         counts, kernel = simulated.counts, simulated.kernel
         line_of = {pc: line for pc, (_, line) in counted.lines.items()}
         for name, column in PER_PC.items():
+            if name in PIPES and name not in counted.values:
+                continue
             ours = {pc: float(n) for pc, n in counts[column].items() if n}
             theirs = {pc: n for pc, n in counted.per_pc.get(name, {}).items() if n}
             assert theirs == ours, name

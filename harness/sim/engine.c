@@ -44,7 +44,7 @@ typedef struct {
   Source s[4];
   i32 ps[4], pn[4];
 } Ins;
-typedef struct { i64 executed, threads, on, requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal, conflicts, data_wavefronts; } Count;
+typedef struct { i64 executed, threads, on, requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal, predicted, predicted_ideal, data_wavefronts; } Count;
 typedef struct { i32 kind, pc, warp, lane, other_pc, other_warp, other_lane, hazard; i64 block; u64 address; } Fault;
 
 typedef struct { i32 pc, warp; u32 epoch, mask; u64 address[32]; u32 value[4][32]; } Trace;  /* one executed access to global or shared memory */
@@ -68,7 +68,7 @@ typedef struct {
 
 typedef struct {
   u32 mask, phases, rel[32] __attribute__((aligned(64)));
-  u16 sectors[32], lines[32], sectors_ideal, wavefronts, ideal, conflicts, nwords;
+  u16 sectors[32], lines[32], sectors_ideal, wavefronts, groups, predicted, predicted_ideal, nwords;
   u8 valid, same, contiguous, dense;  /* lanes: all at one address, one after another; words: one after another */
   i32 word[128]; u8 lane[128];
   u32 id, beside, beside_phase; u16 beside_wavefronts;  /* LDGSTS: the wavefronts with the pattern of this id on the global side */
@@ -90,8 +90,8 @@ static void count_global(Pattern *p, u32 phase) {
 }
 
 /* Lanes served `group` at a time: per group the most distinct words in a bank. Returns the groups that have a lane. */
-static int serve(const Pattern *p, u32 first, int width, int group, u16 *wavefronts) {
-  int groups = 0;
+static u16 serve(const Pattern *p, u32 first, int width, int group, u16 *wavefronts) {
+  u16 groups = 0;
   *wavefronts = 0;
   for (int g = 0; g < 32; g += group) {
     i32 word[128]; u8 bank[32] = {0}; int n = 0, most = 0;
@@ -105,22 +105,21 @@ static int serve(const Pattern *p, u32 first, int width, int group, u16 *wavefro
   return groups;
 }
 
-/* Shared memory, the data stage. Neighbours that want the same words let two groups be served as one. The hardware's counters
- * of conflicts take every such group for one; ncu's ideal, computed from the code, only where that saves a wavefront.
- * (H200, ncu 2025.3.1: 8-byte loads from two rows in one bank, 2 wavefronts, are 1 conflict to the one and none to the other.) */
+/* Shared memory, the data stage. Neighbours that want the same words let it serve two groups as one. Nsight Compute, which works
+ * `memory_l1_wavefronts_shared` out from the addresses, reckons with that only where no conflict is left; the hardware's
+ * own counters say that it is so always. (H200, ncu 2025.3.1: profiles/recorded/h200/shared_reads.) */
 static void count_shared(Pattern *p, u32 first, int width, int store) {
   int apart = width <= 4 ? 32 : width == 8 ? 16 : 8, merged = 0;
-  p->ideal = serve(p, first, width, apart, &p->wavefronts);
-  p->conflicts = p->wavefronts - p->ideal;
+  p->groups = p->predicted_ideal = serve(p, first, width, apart, &p->wavefronts);
+  p->predicted = p->wavefronts;
   if (width >= 8 && !store) for (int x = 1; x <= 2 && !merged; x++) {
     merged = 1;
     for (int l = 0; l < 32 && merged; l++)
       if ((p->mask >> l & 1) && (p->mask >> (l ^ x) & 1) && p->rel[l] != p->rel[l ^ x]) merged = 0;
   }
   if (!merged) return;
-  u16 together; int groups = serve(p, first, width, 2 * apart, &together);
-  p->conflicts = together - groups;
-  if (together < p->wavefronts) { p->wavefronts = together; p->ideal = groups; }
+  p->groups = serve(p, first, width, 2 * apart, &p->wavefronts);
+  if (p->wavefronts == p->groups) p->predicted = p->predicted_ideal = p->groups;
 }
 
 /* LDGSTS writes shared memory as the global lines come in: lanes of different 128-byte lines are not served together.
@@ -658,7 +657,7 @@ static int run_warp(Worker *K, Warp *W) {
             if ((on >> l & 1) && (to[l] < (u32)J->shared_low || to[l] + width > (u32)J->shared_high || to[l] & (width - 1))) return fail(K, FAULT_SHARED, pc, l, to[l]); }
           Pattern *q = pattern(&K->patterns[I->slot + 1], to, on, width, 2, ~0);
           int passes = count_copy(q, p, phase, to[__builtin_ctz(on)], width);
-          c->wavefronts += passes; c->wavefronts_ideal += q->ideal; c->conflicts += passes - q->ideal;
+          c->wavefronts += passes; c->wavefronts_ideal += q->groups; c->predicted += passes; c->predicted_ideal += q->groups;
           if (touch(K, W, q, to[__builtin_ctz(on)], pc, 1, 1)) return 1;
           for (int l = 0; l < 32; l++) if (on >> l & 1) for (int k = 0; k < n; k++) K->shared[(to[l] >> 2) + k] = mem[word[l] + k];
         }
@@ -675,7 +674,8 @@ static int run_warp(Worker *K, Warp *W) {
           if (a[l] - low > span || (i32)span < 0) return fail(K, FAULT_SHARED, pc, l, a[l]);
         }
         Pattern *p = pattern(&K->patterns[I->slot], a, on, width, store ? 2 : 1, store ? ~0 : I->target);
-        c->requests++; c->wavefronts += p->wavefronts; c->wavefronts_ideal += p->ideal; c->conflicts += p->conflicts;
+        c->requests++; c->wavefronts += p->wavefronts; c->wavefronts_ideal += p->groups;
+        c->predicted += p->predicted; c->predicted_ideal += p->predicted_ideal;
         if (touch(K, W, p, a[__builtin_ctz(on)], pc, store, 0)) return 1;
         u32 *sh = K->shared;
         if (width < 4) {
@@ -878,15 +878,16 @@ int engine_run(Job *J, Count *counts, Fault *fault) {
   free(K); free(thread);
   return fault->kind;
 }
-/* One access by itself: {requests, sectors, lines, sectors_ideal, wavefronts, wavefronts_ideal, conflicts, data_wavefronts} for 32 addresses. kind: 0 global, 1 shared load, 2 shared store. */
+/* One access by itself: the counts of a Count from `requests` on, for 32 addresses. kind: 0 global, 1 shared load, 2 shared store. */
 void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) {
-  memset(out, 0, 8 * sizeof *out);
+  memset(out, 0, 9 * sizeof *out);
   if (!mask) return;
   Patterns *set = aligned_alloc(64, (sizeof *set + 63) / 64 * 64);
   memset(set, 0, sizeof *set);
   Pattern *p = pattern(set, address, mask, width, kind, ~0);
   u32 phase = (address[__builtin_ctz(mask)] & 127) >> 2;
-  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->ideal : 0; out[6] = kind ? p->conflicts : 0; out[7] = p->wavefronts;
+  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->groups : 0;
+  out[6] = kind ? p->predicted : 0; out[7] = kind ? p->predicted_ideal : 0; out[8] = p->wavefronts;
   free(set);
 }
 void engine_sizes(i32 *out) { out[0] = sizeof(Ins); out[1] = sizeof(Job); out[2] = sizeof(Count); out[3] = sizeof(Fault); out[4] = sizeof(Trace); }

@@ -32,7 +32,8 @@ COUNTERS = (
     "sectors_ideal",
     "wavefronts",
     "wavefronts_ideal",
-    "conflicts",
+    "predicted",
+    "predicted_ideal",
     "data_wavefronts",
 )
 
@@ -95,7 +96,7 @@ class Engine:
 
     def access(self, addresses: np.ndarray, mask: int, width: int, kind: str) -> dict[str, int]:
         """What one warp instruction costs. addresses: 32 byte addresses; width in bytes; kind: 'global', 'load' or 'store' (shared)."""
-        out = (ctypes.c_int32 * 8)()
+        out = (ctypes.c_int32 * 9)()
         lanes = np.ascontiguousarray(addresses, np.uint32)
         self._access(
             lanes.ctypes.data_as(ctypes.c_void_p),

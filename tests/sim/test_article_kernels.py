@@ -19,8 +19,8 @@ H200 = device.find("h200")
 COLUMNS = {
     "inst_executed": "executed",
     "thread_inst_executed_true": "threads_on",
-    "memory_l1_wavefronts_shared": "wavefronts",
-    "memory_l1_wavefronts_shared_ideal": "wavefronts_ideal",
+    "memory_l1_wavefronts_shared": "predicted",
+    "memory_l1_wavefronts_shared_ideal": "predicted_ideal",
     "memory_l2_theoretical_sectors_global": "sectors",
     "memory_l2_theoretical_sectors_global_ideal": "sectors_ideal",
 }
