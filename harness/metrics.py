@@ -6,7 +6,7 @@ int64 columns
 
     executed         warp instructions            requests         warp requests to memory
     threads          thread instructions          sectors          32-byte sectors they touch
-    threads_on       those with predicate on      sectors_ideal    the least sectors for the lanes' bytes
+    threads_on       those with predicate on      sectors_ideal    those the lanes' bytes would fill, or fewer
     wavefronts       shared-memory wavefronts     lines            128-byte lines they touch
     wavefronts_ideal wavefronts with no conflict  data_wavefronts  passes of global accesses through the data stage
     predicted        wavefronts as Nsight Compute works them out from the addresses, and

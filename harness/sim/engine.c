@@ -142,6 +142,12 @@ static u16 count_copy(Pattern *q, const Pattern *p, u32 phase, u32 first, int wi
   return sum;
 }
 
+/* ncu's ideal: the sectors that the lanes' bytes would fill, each lane's for itself, or those it touches where these are fewer.
+ * (H200, ncu 2025.3.1: a warp of 2 x 16 threads that reads two words far apart, 16 lanes each, has an ideal of 2, not 1.) */
+static i64 sectors_ideal(const Pattern *p, u32 phase) {
+  return p->sectors_ideal < p->sectors[phase] ? p->sectors_ideal : p->sectors[phase];
+}
+
 /* The pattern of this access; `first` receives the address of the lowest active lane. kind: 0 global, 1 shared load, 2 shared store.
  * used: bit k is set if word k of a lane counts as touched. */
 static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int kind, int used) {
@@ -173,9 +179,7 @@ static Pattern *pattern(Patterns *set, const u32 *a, u32 mask, int width, int ki
     }
     p->nwords = n; p->dense = 1;
     for (int i = 1; i < n; i++) p->dense &= p->word[i] == p->word[0] + i;
-    u64 exact[32]; int m = 0;
-    for (int l = 0; l < 32; l++) if (mask >> l & 1) exact[m++] = rel[l];
-    p->sectors_ideal = (distinct(exact, m) * width + 31) / 32;
+    p->sectors_ideal = (__builtin_popcount(mask) * width + 31) / 32;  /* at most, see sectors_ideal() */
     count_shared(p, first, width, kind != 1);  /* the data stage serves global memory by banks too, without the pair rule */
     if (width < 4) p->lane[127] = low;
   }
@@ -634,7 +638,7 @@ static int run_warp(Worker *K, Warp *W) {
         LANES address[l] = word[l] << 2;
         Pattern *p = pattern(&K->patterns[I->slot], address, on, width, 0, ~0);
         u32 phase = (address[__builtin_ctz(on)] & 127) >> 2;
-        c->requests++; c->sectors += p->sectors[phase]; c->lines += p->lines[phase]; c->sectors_ideal += p->sectors_ideal;
+        c->requests++; c->sectors += p->sectors[phase]; c->lines += p->lines[phase]; c->sectors_ideal += sectors_ideal(p, phase);
         if (I->op != OP_LDGSTS) c->data_wavefronts += p->wavefronts;
         if (check_global(K, on, pc, word, width, I->op == OP_STG ? WRITABLE : READABLE, p->contiguous)) return 1;
         u32 *mem = J->memory;
@@ -886,7 +890,7 @@ void engine_access(const u32 *address, u32 mask, i32 width, i32 kind, i32 *out) 
   memset(set, 0, sizeof *set);
   Pattern *p = pattern(set, address, mask, width, kind, ~0);
   u32 phase = (address[__builtin_ctz(mask)] & 127) >> 2;
-  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = p->sectors_ideal; out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->groups : 0;
+  out[0] = 1; out[1] = kind ? 0 : p->sectors[phase]; out[2] = kind ? 0 : p->lines[phase]; out[3] = kind ? 0 : sectors_ideal(p, phase); out[4] = kind ? p->wavefronts : 0; out[5] = kind ? p->groups : 0;
   out[6] = kind ? p->predicted : 0; out[7] = kind ? p->predicted_ideal : 0; out[8] = p->wavefronts;
   free(set);
 }
