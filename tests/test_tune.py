@@ -4,7 +4,9 @@ import json
 import math
 import re
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from harness import cli, profiling, record, stage, timings, tune
@@ -103,8 +105,9 @@ def test_without_a_gpu_it_ranks(profiles):
     done = search(margin=100.0)
     assert done.backend == "sim" and [c.state for c in done.candidates] == ["ready"] * 3  # 64 * 64 threads are too many
     assert done.illegal and done.winner is done.candidates[0]
-    limits = [c.bound_ms for c in done.candidates]
-    assert limits == sorted(limits) and all(c.registers > 0 and c.warps >= 4 for c in done.candidates)
+    ranks = [c.expected_ms for c in done.candidates]
+    assert ranks == sorted(ranks) and all(c.expected_ms >= c.bound_ms for c in done.candidates)
+    assert all(c.registers > 0 and c.warps >= 4 for c in done.candidates)
     run = record.load(done.path)
     assert run.manifest["kind"] == "tune" and run.manifest["counts"]["ready"] == 3
     assert len(run.table("candidates")) == len(run.runs) == 3 and (run.path / "study.journal").stat().st_size
@@ -205,3 +208,24 @@ def test_winners_are_found_by_stage_and_problem(profiles, monkeypatch):
     assert timings.Contender("tiled", {"TILE": 4}).on(both, h200) == [({"TILE": 4}, [0, 1])]
     with pytest.raises(TilescopeError, match="8x8x8"):
         timings.Contender("tiled", tuned=True).on(both, h200)
+
+
+def test_expected_ranks_better_than_the_largest_bound():
+    """41 tiles of warptiled as an H200 timed them; at 4096 the one expected to be the fastest was."""
+    table = pd.read_csv(Path(__file__).parent / "data" / "ranking_h200.csv")
+    table["bound"] = table[["scheduler_ms", "data_stage_ms"]].max(axis=1)
+    table["expected"] = [
+        tune.expected(*row) for row in table[["scheduler_ms", "data_stage_ms", "loop_bytes"]].itertuples(index=False)
+    ]
+    for size, least in ((4096, 0.9), (4097, 0.75)):
+        mine = table[table["size"] == size]
+        ranks = mine[["ms", "bound", "expected"]].rank()
+        assert ranks.expected.corr(ranks.ms) >= max(least, ranks.bound.corr(ranks.ms) + 0.05)
+    at = table[table["size"] == 4096]
+    assert at.ms[at.expected.idxmin()] == at.ms.min()
+
+
+def test_expected():
+    """Two resources that are equally busy: the fourth root of 2; a loop that the instruction cache does not hold: 4 % more."""
+    assert tune.expected(1.0, 1.0, 1000) == pytest.approx(2**0.25) and tune.expected(3.0, 0.0, 1000) == 3.0
+    assert tune.expected(3.0, 0.0, 35 * 1024) == pytest.approx(3.12)

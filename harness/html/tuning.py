@@ -51,7 +51,7 @@ def _winner(m: Mapping[str, Any]) -> str:
         return "No candidate is left."
     words = _words(w["tunables"], m["defaults"])
     if w["state"] != TIMED_WELL:
-        return f"Least bound: {words} with {figure(w['bound_ms'], 4)} ms for {w['bound']}. Nothing was timed."
+        return f"Expected to be the fastest: {words}, bound by {w['bound']} to {figure(w['bound_ms'], 4)} ms. Nothing was timed."
     beside = f", {percent(w['ratio'])} of cuBLAS's speed" if w["ratio"] is not None else ""
     return f"Fastest: {words} with {figure(w['ms'], 4)} ms{beside}."
 
