@@ -186,7 +186,10 @@ def differences(a: Mapping[str, float], b: Mapping[str, float]) -> pd.DataFrame:
 
 def compared(comparison: Comparison) -> pd.DataFrame:
     """name, ratio, lo and hi for harness.plots.ratios: time in A over time in B."""
-    rows = [(f"{r.stage} {r.problem[0]:,}", r.ratio, r.lo, r.hi) for r in comparison.rows]
+    rows = [
+        (f"{r.stage}{' with other tunables' * bool(r.tunables)} {r.problem[0]:,}", r.ratio, r.lo, r.hi)
+        for r in comparison.rows
+    ]
     return pd.DataFrame(rows, columns=["name", "ratio", "lo", "hi"])
 
 

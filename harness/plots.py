@@ -407,22 +407,28 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
 
 
 def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
-    """Speed against theoretical occupancy, a point a set of tunables.
+    """Speed against theoretical occupancy, a point a set of tunables, named by the values of those that differ within its stage.
 
     table: stage, tunables, occupancy (%), limiter, tflops; `what` says what those TFLOPS are.
     """
     table = table.dropna(subset=["occupancy", "tflops"])
     _some(table, "point with an occupancy and a speed")
     figure, (ax,) = _figure(8.5, 4.6, caption=caption)
+    labels = pd.Series("", table.index)
     for (stage, mine), colour, mark in zip(table.groupby("stage", sort=False), CYCLE, MARKS, strict=False):
-        ax.scatter(mine.occupancy, mine.tflops, color=colour, marker=mark, s=44, label=stage, zorder=3)
+        words = mine.tunables.str.split()
+        varied = [n for n in range(words.str.len().min()) if words.str[n].nunique() > 1]
+        names = " ".join(words.iloc[0][n].partition("=")[0] for n in varied)
+        labels[mine.index] = [" ".join(w[n].partition("=")[2] for n in varied) for w in words]
+        legend = f"{stage}: {names}" if names else stage
+        ax.scatter(mine.occupancy, mine.tflops, color=colour, marker=mark, s=44, label=legend, zorder=3)
     _plain(
         ax, xlabel="theoretical occupancy, % of the warps an SM has room for", ylabel=f"TFLOPS, {what}", xlim=(0, 118)
     )
     ax.set_ylim(0, None)
     ax.grid(color="#e5e5e5", lw=0.5)
     ax.legend(fontsize=8)
-    _names(ax, list(table.tunables), list(table.occupancy), list(table.tflops))
+    _names(ax, list(labels), list(table.occupancy), list(table.tflops))
     return figure
 
 
@@ -451,6 +457,10 @@ def ratios(table: pd.DataFrame, xlabel: str, caption: str = "") -> Figure:
     ax.invert_yaxis()
     ax.margins(x=0.2, y=0.08)
     _plain(ax, xscale="log", xlabel=xlabel)
+    from matplotlib.ticker import MaxNLocator
+
+    if table.ratio.max() < 3 * table.ratio.min():  # less than the decade that a log axis marks
+        ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     ax.xaxis.set_minor_formatter(lambda x, _: "")
     ax.grid(axis="x", color="#e5e5e5", lw=0.5)

@@ -180,9 +180,18 @@ def test_register_reads():
 
 
 def test_occupancy_and_ratios():
-    table = pd.DataFrame({"stage": ["tiled"], "tunables": ["TILE=8"], "occupancy": [100.0], "tflops": [3.0]})
+    tunables = ["BM=64 TM=8 TN=4", "BM=64 TM=4 TN=8", "TILE=8"]
+    table = pd.DataFrame(
+        {"stage": ["tiled2d", "tiled2d", "tiled"], "tunables": tunables, "occupancy": 100.0, "tflops": [3.0, 4.0, 5.0]}
+    )
     words = texts(plots.occupancy(table, "measured", "NVIDIA H200"))
-    assert "TILE=8" in words and "TFLOPS, measured" in words and "theoretical occupancy, %" in words
+    assert (
+        "tiled2d: TM TN" in words
+        and "8 4" in words
+        and "TILE" not in words
+        and "TFLOPS, measured" in words
+        and "theoretical occupancy, %" in words
+    )
     ratios = pd.DataFrame({"name": ["x", "none"], "ratio": [1.5, np.inf], "lo": [1.4, 0.0], "hi": [1.6, 0.0]})
     figure = plots.ratios(ratios, "A over B")
     assert "1.5" in texts(figure) and "none" not in texts(figure)
