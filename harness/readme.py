@@ -45,8 +45,8 @@ def bound_and_time(size: int = 4096) -> pd.DataFrame:
 
 
 def refresh() -> None:
-    """Write the printed profile and the picture of README's first command, and bounds beside recorded times."""
-    from . import plots, profiling, report
+    """Write the printed profile and the picture of README's first command, bounds beside recorded times, and recorded searches."""
+    from . import device, plots, profiling, record, report, tune
 
     profile = profiling.profile("tiled2d", record=False)
     fill("profile", f"```text\n{report.render(profile)}```")
@@ -59,6 +59,8 @@ def refresh() -> None:
     fill(
         "bounds", f"| | bottleneck | at least, ms | measured, ms | measured / bound |\n|---|---|---:|---:|---:|\n{rows}"
     )
+    shipped = record.PROFILES / "recorded"
+    fill("searches", tune.markdown([run for run in tune.searches(device.find("h200")) if shipped in run.path.parents]))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     plots.overview(profile, line="a[i] = As").savefig(PICTURE)
     fill("picture", f"![Which banks a warp reads, and what bounds tiled2d]({PICTURE.relative_to(ROOT)})")

@@ -297,7 +297,7 @@ def markdown(steps: Steps) -> str:
             row = rows.loc[name]
             factor = f" (x{figure(row.ratio)})" if math.isfinite(row.ratio) else ""
             cells.append(figure(row.after) + factor if math.isfinite(row.after) else "")
-        aims = ", ".join(map(heading, rung.stage.aims)) or "-"
+        aims = "; ".join(map(heading, rung.stage.aims)) or "-"
         flags = "; ".join(f"{heading(q)}: {r.verdict}" for q, r in rows.iterrows() if r.verdict in (STUCK, WORSE))
         top = rung.bottleneck
         cells = [f"`{rows.parent.iloc[0]}` to `{rung.stage.name}`", aims, *cells, *([rung.stall] if waits else []), f"{top.name}, {figure(top.seconds * 1e3)} ms", flags]  # fmt: skip

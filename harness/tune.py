@@ -570,22 +570,46 @@ def _timer(kernel: str | Path, problem: Problem, gpu: int, nvcc: str | None) -> 
 def winners(device: Device) -> dict[tuple[str, Problem], dict[str, int]]:
     """Tunables that won a search with times on a device, by stage and problem (inputs as by default): of every recorded run the
     newest's, and a person's own before those that came with Tilescope. Those that a stage no longer allows are left out."""
+    found: dict[tuple[str, Problem], dict[str, int]] = {}
+    for run in searches(device):
+        best, problem = run.manifest["winner"], _alike(Problem(**run.manifest["problem"]))
+        try:
+            stage = stages.find(run.manifest["stage"])
+            stage.plan(problem, stage.configure(best["tunables"]))
+        except TilescopeError:
+            continue
+        found[stage.name, problem] = best["tunables"]
+    return found
+
+
+def searches(device: Device) -> list[record.Run]:
+    """The recorded searches that have a winner by time on a device: those that came with Tilescope first, then by age."""
     from . import indexing
 
     runs = indexing.index()
     runs = runs[(runs.kind == "tune") & (runs.backend == "gpu") & (runs.device == device.name)]
-    found: dict[tuple[str, Problem], dict[str, int]] = {}
-    for path in sorted(runs.path, key=lambda p: not p.startswith("profiles/recorded/")):
-        manifest = record.load(record.ROOT / path).manifest
-        problem = _alike(Problem(**manifest["problem"]))
-        if manifest["winner"] and manifest["winner"]["state"] == TIMED_WELL:
-            try:
-                stage = stages.find(manifest["stage"])
-                stage.plan(problem, stage.configure(manifest["winner"]["tunables"]))
-            except TilescopeError:
-                continue
-            found[manifest["stage"], problem] = manifest["winner"]["tunables"]
-    return found
+    found = [
+        record.load(record.ROOT / p) for p in sorted(runs.path, key=lambda p: not p.startswith("profiles/recorded/"))
+    ]
+    return [run for run in found if run.manifest["winner"] and run.manifest["winner"]["state"] == TIMED_WELL]
+
+
+def markdown(runs: Sequence[record.Run]) -> str:
+    """Searches as a table for README: what won, and what the bounds dropped."""
+    lines = [
+        "| problem | winner | ms | of cuBLAS's speed | candidates | dropped by the bounds | of these timed | faster than the winner |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for run in sorted(runs, key=lambda r: (r.manifest["stage"], r.manifest["problem"]["m"])):
+        m, best, all_ = run.manifest, run.manifest["winner"], run.table("candidates")
+        size = Problem(**m["problem"])
+        tried = int((all_.sampled & all_.ms.notna()).sum())
+        words = stages.changed(m["stage"], best["tunables"]) or "its own tunables"
+        lines.append(
+            f"| `{m['stage']}` {size} | {words} | {best['ms']:.4g} | {100 * best['ratio']:.3g} % | {len(all_)} | {m['counts']['bounds']}"
+            f" | {tried} | {len(m['winners_dropped'])} |"
+        )
+    return "\n".join(lines)
 
 
 def winner(stage: Stage, problem: Problem, device: Device) -> dict[str, int]:
