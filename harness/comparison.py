@@ -64,6 +64,19 @@ class Comparison:
         }  # fmt: skip
 
 
+def newest() -> Comparison | None:
+    """The newest two recorded ladders or timings that have a stage and a problem in common, compared; None where no two have."""
+    runs = [records.load(path, check=False) for path in records.runs() if (path / "samples.parquet").exists()]
+    runs = sorted((r for r in runs if r.manifest["kind"] in ("ladder", "time")), key=lambda r: r.manifest["started"])
+    for number in reversed(range(len(runs))):
+        for earlier in reversed(runs[:number]):
+            try:
+                return compare(earlier.path, runs[number].path)
+            except TilescopeError:
+                continue
+    return None
+
+
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """How the times of run B compare with those of run A, from their raw samples.
 

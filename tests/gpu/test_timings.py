@@ -327,6 +327,15 @@ def recorded(gpu, tmp_path, name, **speeds):
     return harness.ladder(names=["naive", "tiled"], sizes=[16, 32], limit=0.1, out=tmp_path / name)
 
 
+def test_the_newest_two_that_can_be_compared(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison.records, "PROFILES", tmp_path)
+    assert comparison.newest() is None
+    runs = [recorded(gpu, tmp_path, f"stage/{name}") for name in "ba"]
+    harness.time("vectorized", sizes=[20], against=None, limit=0.05, out=tmp_path / "stage/other")
+    found = comparison.newest()
+    assert [found.a, found.b] == [run.id for run in runs]  # in the order they were taken, not of their names
+
+
 def test_compare(gpu, tmp_path, capsys):
     a = recorded(gpu, tmp_path, "a")
     b = recorded(gpu, tmp_path, "b", naive=2.2, tiled=7.0)
