@@ -20,7 +20,7 @@ from . import stage as stages
 from .comparison import Comparison
 from .record import Run
 
-SOURCES = ("timing", "ncu", "sim")
+SOURCES = ("timing", "ncu", "sim", "racecheck", "launches")
 """Of a metric's value, where a table has room for one: the first that there is."""
 PER_PC = {
     "inst_executed": "executed",
@@ -47,7 +47,8 @@ def contenders(table: pd.DataFrame) -> pd.DataFrame:
 def points(runs: Iterable[Run]) -> pd.DataFrame:
     """A row a point of the runs: the columns of runs.parquet, then one a metric of the whole point.
 
-    Of a metric that several sources give, the first of SOURCES is taken. Claims are left out.
+    Of a metric that several sources give, the first of SOURCES is taken. A metric takes the place of a column of words with its
+    name. Claims are left out.
     """
     rows, values = [], []
     for run in runs:
@@ -65,6 +66,10 @@ def points(runs: Iterable[Run]) -> pd.DataFrame:
     long = long.sort_values("rank", kind="stable").drop_duplicates(["run", "metric"])
     order = list(dict.fromkeys(long.sort_index().metric))
     wide = long.pivot(index="run", columns="metric", values="value")[order].reset_index()
+    words = [
+        c for c in wide if c != "run" and c in table and table[c].dtype.kind not in "iufb"
+    ]  # `fault` is one as well
+    table = table.drop(columns=words)
     fresh = [c for c in wide if c == "run" or c not in table]
     return table.merge(wide[fresh], on="run", how="left")
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import harness
-from harness import definition, experiment_record, metrics, stage, toolchain
+from harness import definition, experiment_record, frames, htmlreport, metrics, stage, toolchain
 
 NAMES = sorted(p.parent.name for p in definition.EXPERIMENTS.glob("*/experiment.toml"))
 RUNS = {
@@ -53,3 +53,22 @@ def test_the_machine_code_that_was_measured_is_what_compiles_now():
     for row in rows.itertuples():
         binary = toolchain.compile(stage.find(row.stage), json.loads(row.tunables), 90)
         assert binary.hash == row.sass or binary.compiler != row.nvcc
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_has_a_page(name, tmp_path):
+    page = htmlreport.write(name=name, out=tmp_path / "page.html").read_text()
+    assert name in page and "CLAIMS" in page.upper()
+
+
+def test_what_barriers_found_is_in_its_points():
+    """The missing first barrier shows in every launch, the missing second one in none; racecheck finds both."""
+    table = frames.points([RUNS["barriers", "gpu"]])
+    wide = table[table.tunables != '{"TILE": 4}'].set_index("stage")
+    assert (wide.wrong_launches.tiled_no_first_barrier == 1).all() and (
+        wide.wrong_launches.tiled_no_second_barrier == 0
+    ).all()
+    assert (wide.racecheck_hazards[["tiled_no_first_barrier", "tiled_no_second_barrier"]] >= 1).all()
+    assert (wide.fault[["tiled_no_first_barrier", "tiled_no_second_barrier"]] == 1).all() and (
+        wide.fault.tiled == 0
+    ).all()
