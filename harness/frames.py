@@ -37,11 +37,12 @@ LOCAL = ("local", "constant")
 def contenders(table: pd.DataFrame) -> pd.DataFrame:
     """A table of harness.timings.COLUMNS whose `stage` tells a stage with other tunables from the stage: it names them, or says
     'tuned' where they are not the same on every problem."""
-    if "changed" not in table or table.changed.isna().all():
+    changed = table.get("changed", pd.Series(dtype=str)).replace("", None).dropna()
+    if changed.empty:
         return table
-    several = table.groupby("stage").changed.nunique()
-    words = table.changed.where(table.stage.map(several) == 1, "tuned")
-    return table.assign(stage=table.stage.where(table.changed.isna(), table.stage + " " + words))
+    mine = table.stage[changed.index]
+    words = changed.where(mine.map(changed.groupby(mine).nunique()) == 1, "tuned")
+    return table.assign(stage=table.stage.where(~table.index.isin(changed.index), mine + " " + words))
 
 
 def points(runs: Iterable[Run]) -> pd.DataFrame:

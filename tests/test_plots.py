@@ -42,6 +42,9 @@ def test_a_tuned_stage_has_a_bar_of_its_own():
     tuned = TIMED.iloc[[1]].assign(tflops=4.2, changed="BM=32")
     figure = plots.ladder(pd.concat([TIMED, tuned], ignore_index=True))
     assert [p.get_width() for p in figure.axes[0].patches] == [5.4, 2.1, 17.2, 4.2] and "tiled2d BM=32" in texts(figure)
+    plain = TIMED.assign(changed="")  # as a manifest has it
+    assert "tiled2d BM=32" in texts(plots.ladder(pd.concat([plain, tuned], ignore_index=True)))
+    assert texts(plots.ladder(plain)) == texts(plots.ladder(TIMED))
     other = tuned.assign(m=1024, n=1024, k=1024, changed="BM=128")
     assert "tiled2d tuned" in texts(plots.ladder(pd.concat([TIMED, tuned, other], ignore_index=True)))
 
