@@ -42,7 +42,7 @@ from . import device as devices
 from . import stage as stages
 from .environment import ROOT
 from .errors import TilescopeError, nearest
-from .expectations import Claim, is_metric, known_metrics
+from .expectations import Claim, Measured, is_metric, known_metrics
 from .problem import DISTRIBUTIONS, Problem, TooLarge
 
 EXPERIMENTS = ROOT / "experiments"
@@ -274,10 +274,22 @@ class _Reader:
             self._one_of(data, "against", (*LIBRARIES, "none"), "cublas"), self._positive(data, "limit_s", 5.0),
             self._flag(data, "cold", True), self._flag(data, "per_line", False),
         )  # fmt: skip
+        claims = tuple(self._claim(x, n) for n, x in enumerate(self._tables(data, "claims")))
+        sweeps = tuple(self._sweeps(data))
+        points = [
+            Measured(name, "", *(shape[x] for x in "mnk"), dict(tunables), {})
+            for sweep in sweeps
+            for name, tunables in sweep.configurations()
+            for shape in sweep.shapes
+        ]
+        for number, claim in enumerate(claims):
+            try:
+                claim.check_names(points)
+            except TilescopeError as e:
+                raise self.wrong("of", e.what, e.remedy, within="claims", number=number) from None
         return Definition(
             self.folder.name, self.folder, self.text, " ".join(question.split()), tuple(backends), tuple(names), tuple(metrics),
-            self._whole(data, "repeats", 1), how,
-            tuple(self._claim(x, n) for n, x in enumerate(self._tables(data, "claims"))), tuple(self._sweeps(data)),
+            self._whole(data, "repeats", 1), how, claims, sweeps,
         )  # fmt: skip
 
     def _sweeps(self, data: dict[str, Any]) -> Iterator[_Sweep]:

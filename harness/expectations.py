@@ -182,6 +182,16 @@ class Claim:
             table.get("holds", True), " ".join(table.get("why", "").split()),
         )  # fmt: skip
 
+    def check_names(self, points: Sequence[Measured]) -> None:
+        """Raises TilescopeError where `of` or `against` names none of the points, whatever their device: such a claim is a slip."""
+        for key, selector in (("of", self.of), ("against", self.against or {})):
+            plain = {k: v for k, v in selector.items() if k not in ("lowest", "highest", "device")}
+            if _select(plain, points):
+                continue
+            stage = plain.get("stage")
+            near = nearest(stage, sorted({p.stage for p in points})) if isinstance(stage, str) else ""
+            raise TilescopeError(f"the claim that {self.says!r} names no point by `{key}`, {_named(plain)}.{near}")
+
     def judge(self, points: Sequence[Measured]) -> Verdict:
         """The verdict on the points of a run. Raises TilescopeError where the claim speaks of no point at all."""
         chosen = _select(self.of, points)

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import record
+from . import definition, record
 from .environment import ROOT, public
-from .errors import TilescopeError, nearest
+from .errors import TilescopeError
 
 if TYPE_CHECKING:
     from .html.page import Content
     from .record import Run
 
 REPORTS = ROOT / "reports"
-EXPERIMENTS = ROOT / "experiments"
 
 
 def write(run: str | Path | None = None, name: str | None = None, out: str | Path | None = None) -> Path:
@@ -39,7 +38,9 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
         loaded = record.load(run)
         content, stem = single(loaded), _stem(loaded)
     else:
-        content, stem = several(str(name), experiment(str(name))), str(name)
+        runs = experiment(str(name))
+        stem = runs[0].path.parent.parent.name
+        content = several(stem, runs)
     path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
     return _save(path, render(content))
 
@@ -58,11 +59,8 @@ def _stem(run: Run) -> str:
 
 
 def experiment(name: str) -> list[Run]:
-    """The runs of an experiment, oldest first. Raises TilescopeError if it has none."""
-    folder = EXPERIMENTS / name
-    known = sorted(p.parent.name for p in EXPERIMENTS.glob("*/experiment.toml")) if EXPERIMENTS.is_dir() else []
-    if "/" in name or not folder.is_dir():
-        raise TilescopeError(f"no experiment {name}.{nearest(name, known)}", f"Known: {', '.join(known) or 'none'}.")
+    """The runs of an experiment, by its name or the path of its folder, oldest first. Raises TilescopeError if it has none."""
+    folder = definition.find(name).parent
     found = sorted(folder.glob("runs/*/manifest.json"))
     if not found:
         raise TilescopeError(f"experiment {name} has no recorded run.", f"Run it: make experiment NAME={name}")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import agreement, experiment_record, experiments, statistics
+from . import agreement, backends, experiment_record, experiments, statistics
 from . import definition as definitions
 from . import record as records
 from .comparison import DOUBTFUL
@@ -155,7 +155,8 @@ def reproduce(
 
 
 def find(run: str | Path) -> records.Run:
-    """A run by its directory or id; or that of an experiment, by the experiment's name or folder, where there is only one.
+    """A run by its directory or id; or that of an experiment, by the experiment's name or folder, where there is only one that can
+    be measured again here: on a GPU where there is one, else on the simulator.
 
     Runs that repeat another do not count. Raises TilescopeError where there is no such run; where an experiment has several,
     naming the newest.
@@ -176,8 +177,11 @@ def find(run: str | Path) -> records.Run:
     found = [
         r for r in map(_readable, sorted(folder.glob("runs/*/manifest.json"))) if r and not r.manifest.get("reproduces")
     ]
+    found.sort(key=lambda r: r.manifest["started"])
     if not found:
         raise TilescopeError(f"experiment {folder.name} has no recorded run.", f"Run it: make experiment NAME={run}")
+    here = "sim" if backends.gpu_missing() else "gpu"
+    found = [r for r in found if r.manifest["backend"] == here] or found
     if len(found) > 1:
         newest = [f"{r.id} ({r.manifest['backend']}, {', '.join(r.manifest['devices'])})" for r in reversed(found)]
         raise TilescopeError(

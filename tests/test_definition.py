@@ -117,6 +117,20 @@ def test_bad_settings(line, complaint):
         parsed(GOOD.replace("sources", f"{line}\nsources"))
 
 
+@pytest.mark.parametrize(
+    "selector, complaint",
+    [
+        ('of = { stage = "tild" }', r"line 15: the claim that .* names no point by `of`, tild\. Did you mean tiled\?"),
+        ("of = { TILE = 3 }", "line 15: the claim that .* names no point by `of`, points TILE=3"),
+        ('against = { stage = "naive" }', "line 15|names no point by `against`, naive"),
+    ],
+)
+def test_a_claim_that_names_no_point_is_a_slip(selector, complaint):
+    with pytest.raises(TilescopeError, match=complaint):
+        parsed(GOOD + selector + "\n")
+    assert parsed(GOOD + 'of = { lowest = "time_ms", device = "a GPU" }\n').claims
+
+
 def test_unknown_experiments_and_too_many_points(monkeypatch):
     with pytest.raises(TilescopeError, match="Did you mean traffic"):
         definition.load("trafic")

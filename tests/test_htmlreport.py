@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness import cli, experiments, htmlreport, ledger, profiling, record, tune
+from harness import cli, definition, experiments, htmlreport, ledger, profiling, record, tune
 from harness.errors import TilescopeError
 from harness.html.page import render
 from harness.problem import Problem
@@ -227,12 +227,16 @@ most = 1
 
 
 def test_an_experiment_shows_its_claims(folder, monkeypatch):
-    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder)
+    monkeypatch.setattr(definition, "EXPERIMENTS", folder)
     (folder / "bytes").mkdir()
     (folder / "bytes/experiment.toml").write_text(DEFINITION)
     done = experiments.experiment(folder / "bytes", backend="sim")
     page = htmlreport.write(done.path, out=folder / "one.html")
     said = words(page)
+    by_name, by_path = (
+        htmlreport.write(name=n, out=folder / "all.html").read_text() for n in ("bytes", str(folder / "bytes"))
+    )
+    assert by_name == by_path
     assert (
         title(page).startswith("Experiment bytes on h200, 20")
         and "every claim that was measured is as expected" in said
@@ -294,7 +298,7 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, mo
 
 
 def test_200_runs_in_ten_seconds(run, folder, monkeypatch):
-    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder)
+    monkeypatch.setattr(definition, "EXPERIMENTS", folder)
     for n in range(200):
         shutil.copytree(run.path, folder / "many" / "runs" / f"{n:03}")
     (folder / "many" / "experiment.toml").touch()
@@ -307,7 +311,7 @@ def test_200_runs_in_ten_seconds(run, folder, monkeypatch):
 
 
 def test_what_cannot_be_reported(run, folder, monkeypatch):
-    monkeypatch.setattr(htmlreport, "EXPERIMENTS", folder / "experiments")
+    monkeypatch.setattr(definition, "EXPERIMENTS", folder / "experiments")
     (folder / "experiments" / "traffic" / "runs").mkdir(parents=True)
     (folder / "experiments" / "traffic" / "experiment.toml").touch()
     for arguments, message in (

@@ -153,6 +153,21 @@ def test_what_was_simulated_of_a_gpu_run_is_repeated_on_the_simulator(recorded, 
     assert found.ok and found.equal and ("backend", "gpu", "sim") in found.environment
 
 
+def test_of_two_runs_the_one_that_can_be_measured_here(recorded, monkeypatch):
+    folder = recorded.path.parent.parent
+    other = folder / "runs" / "20990101T000000Z-00000000"
+    shutil.copytree(recorded.path, other)
+    manifest = json.loads((other / "manifest.json").read_text()) | {"backend": "gpu", "id": other.name}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(reproduction.backends, "gpu_missing", lambda: "no driver")
+    assert reproduction.find(folder).id == recorded.id
+    monkeypatch.setattr(reproduction.backends, "gpu_missing", lambda: "")
+    monkeypatch.setattr(
+        reproduction.records, "load", lambda path, check=True, real=reproduction.records.load: real(path, check=False)
+    )
+    assert reproduction.find(folder).id == other.name
+
+
 def test_an_experiment_with_one_run_means_that_run(recorded, monkeypatch, capsys):
     folder = recorded.path.parent.parent
     monkeypatch.setattr(definition, "EXPERIMENTS", folder.parent)
