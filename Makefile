@@ -24,6 +24,11 @@ ifeq ($(filter-out $(ts.plain),$(or $(MAKECMDGOALS),help)),)
   $(if $(ts.given),$(error make $(or $(MAKECMDGOALS),help) takes no variables: $(ts.given)))
 endif
 
+$(if $(filter command,$(origin PYTHON)),$(if $(strip $(value PYTHON)),,$(error PYTHON= has no value)))
+# An unknown notebook is refused before JupyterLab is installed.
+ifneq ($(filter notebooks,$(MAKECMDGOALS)),)
+  $(if $(filter NAME,$(ts.given)),$(if $(wildcard analysis/$(value NAME)*.ipynb),,$(error no notebook begins with '$(value NAME)': see analysis/)))
+endif
 ts.python := $(if $(filter command,$(origin PYTHON)),$(value PYTHON))
 ts.redo := $(if $(ts.python),ts.always,$(shell [ -x .venv/bin/python ] || echo ts.always))
 ts.base := .venv/.ready-dev

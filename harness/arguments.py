@@ -59,7 +59,9 @@ def one_of(*words: str) -> Callable[[str], Callable[[str], str]]:
             if value.lower() not in words:
                 raise TilescopeError(
                     f"unknown {name} {value!r}.{nearest(value.lower(), list(words))}",
-                    f"Choose one of {', '.join(words)}.",
+                    f"Choose one of {', '.join(words)}."
+                    if len(words) > 1
+                    else f"Choose {words[0]}, or leave {name} out.",
                 )
             return value.lower()
 
@@ -173,10 +175,8 @@ def tunables(args: argparse.Namespace, kernel: str, name: str) -> dict[str, str]
 
 def required(value: str | None, name: str, option: str = "KERNEL") -> str:
     if not value:
-        what = f"{name} needs {option}=."
-        raise TilescopeError(
-            what, f"Known: {', '.join(stages.names())}; or a path to a stage file." if option == "KERNEL" else ""
-        )
+        known = f"Known: {', '.join(stages.names())}; or a path to a stage file."
+        raise TilescopeError(f"{name} needs {option}=.", known if option == "KERNEL" else "`make index` lists them.")
     return value
 
 

@@ -595,12 +595,12 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
-    """Says on Ctrl-C what happens to the points that are finished."""
+def _kept(what: str = "points") -> Iterator[None]:
+    """Says on Ctrl-C what happens to the points, or to what there is of them, that are finished."""
     try:
         yield
     except KeyboardInterrupt:
-        print("Finished points are kept: the same command goes on from there.", file=sys.stderr)
+        print(f"Finished {what} are kept: the same command goes on from there.", file=sys.stderr)
         raise
 
 
@@ -696,7 +696,7 @@ def tune(args: argparse.Namespace) -> int:
     sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
     rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k", "seed")}
     problem = Problem(*(shape(args.size, args.m, args.n, args.k) if sized else (4096,) * 3), **rest)
-    with _progress() as progress:
+    with _kept("candidates"), _progress() as progress:
         result = tune.run(
             kernel, problem=problem, given=given, count=args.count, timed=args.timed, sampled=args.sampled, margin=args.margin, seed=args.seed,
             device=args.device, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, out=args.out, progress=progress,
@@ -706,7 +706,8 @@ def tune(args: argparse.Namespace) -> int:
     output.text(tune.render(result, **_terminal()))
     output.text(f"Recorded in {_shown(result.path)}\n")
     if result.interrupted:
-        raise KeyboardInterrupt
+        with _kept("candidates"):
+            raise KeyboardInterrupt
     return 0 if result.winner and not result.lost else 1
 
 

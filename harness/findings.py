@@ -25,6 +25,8 @@ from .words import several
 
 MOST = 5
 LEAST = 0.01
+SHALLOW = 8
+"""Along K: what is not this deep is not a tile, and not worth a split."""
 NEAR_PEAK = 0.9
 SECTORS_PER_LINE = 4
 Profiled = tuple[Launch, Kernel, pd.DataFrame]
@@ -452,13 +454,7 @@ def _small_grid(v: _View) -> list[Finding]:
     cost = idle * max(v.times) / whole
     if blocks < sms:
         sentence = f"{several(blocks, 'block')} on {sms} SMs: {100 * idle:.0f} % of the GPU has nothing to do."
-        found.append(
-            Finding(
-                sentence,
-                "Use smaller BM and BN, or split K over several blocks; a larger problem would fill it.",
-                cost=cost,
-            )
-        )
+        found.append(Finding(sentence, _more_blocks(v.problem, blocks), cost=cost))
     elif idle >= 0.1:
         sentence = f"{several(blocks, 'block')} on {sms} SMs: the busiest get {rounds}, so {100 * idle:.0f} % of the time the others wait for them."
         found.append(
@@ -467,15 +463,32 @@ def _small_grid(v: _View) -> list[Finding]:
     return found
 
 
+def _more_blocks(problem: Problem, blocks: int) -> str:
+    """The remedy for too few blocks: smaller tiles where a block's share of C is more than a cell a lane, and a split of K where
+    K is at least a tile deep."""
+    ways = []
+    if problem.m * problem.n > WARP * blocks:
+        ways.append("use smaller BM and BN")
+    if problem.k >= SHALLOW:
+        ways.append("split K over several blocks")
+    larger = "a larger problem would fill it."
+    remedy = f"{', or '.join(ways)}; {larger}" if ways else larger
+    return remedy[0].upper() + remedy[1:]
+
+
 def _padding(v: _View) -> list[Finding]:
     done, needed = v.values["fma_count"], v.problem.m * v.problem.n * (v.problem.k + bool(v.problem.beta))
     if not done or done < 1.1 * needed:
         return []
     waste = 1 - needed / done
-    sentence = (
-        f"{100 * waste:.0f} % of the multiply-adds work on padding: the tiles reach beyond the edges of the matrices."
-    )
+    sentence = f"{_part(waste)} of the multiply-adds work on padding: the tiles reach beyond the edges of the matrices."
     return [Finding(sentence, "Use smaller tiles for this shape, or for its edges.", cost=waste)]
+
+
+def _part(share: float) -> str:
+    """A share in percent; 100 % only where it is all."""
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent < 99.5 or share >= 1 else f"{min(percent, 99.99):.2f} %"
 
 
 def _idle_lanes(v: _View) -> list[Finding]:

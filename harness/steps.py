@@ -32,7 +32,7 @@ TIME, ISSUING = "time_ms", "smsp__issue_active.avg.pct_of_peak_sustained_active"
 QUANTITIES = {
     TIME: "ms",
     table_of.SHARED: "shared wavefronts",
-    table_of.SHARED_EXCESS: "of them conflicts",
+    table_of.SHARED_EXCESS: "bank conflicts",
     table_of.L2_SECTORS: "sectors",
     "register_reads_per_ffma": "register reads per FFMA",
     "inst_executed": "warp instructions",
@@ -235,7 +235,7 @@ def _lost(rung: Rung, known: Mapping[str, Rung]) -> list[tuple]:
 def heading(name: str) -> str:
     """A quantity in words: of QUANTITIES, a bound, or the metric's own meaning."""
     known = table_of.METRICS.get(name)
-    return QUANTITIES.get(name) or (known.meaning.split(":")[0] if known else f"bound: {name}, ms")
+    return QUANTITIES.get(name) or (known.meaning.split(":")[0] if known else f"bound of {name} (ms)")
 
 
 def render(steps: Steps, width: int = 100, colour: bool = False) -> str:
@@ -298,7 +298,7 @@ def markdown(steps: Steps) -> str:
             factor = f" (x{figure(row.ratio)})" if math.isfinite(row.ratio) else ""
             cells.append(figure(row.after) + factor if math.isfinite(row.after) else "")
         aims = "; ".join(map(heading, rung.stage.aims)) or "-"
-        flags = "; ".join(f"{heading(q)}: {r.verdict}" for q, r in rows.iterrows() if r.verdict in (STUCK, WORSE))
+        flags = "; ".join(f"{heading(q)} {r.verdict}" for q, r in rows.iterrows() if r.verdict in (STUCK, WORSE))
         top = rung.bottleneck
         cells = [f"`{rows.parent.iloc[0]}` to `{rung.stage.name}`", aims, *cells, *([rung.stall] if waits else []), f"{top.name}, {figure(top.seconds * 1e3)} ms", flags]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

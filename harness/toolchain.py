@@ -362,6 +362,8 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         command = [nvcc, *options, *chosen, "-Xptxas=-v", "-cubin", "-o", "kernel.cubin", "wrapper.cu"]
         run = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=work)
         if run.returncode:
+            if _lacks_compiler(run.stderr) and (found := preflight.compiler_problems(preflight.gather(work))):
+                raise TilescopeError(found[0].what, found[0].remedy)
             raise TilescopeError(
                 f"{stage.source.name} does not compile:\n{first_errors(run.stderr)}", _remedy(run.stderr)
             )
@@ -392,15 +394,20 @@ def first_errors(log: str) -> str:
     return "\n".join(f"  {line}" for line in lines[:8])
 
 
-def _remedy(log: str) -> str:
-    if "unsupported GNU version" in log or "unsupported clang version" in log:
-        return "The host compiler is too new for this nvcc: install an older g++ and put it first on PATH."
-    if (
+def _lacks_compiler(log: str) -> bool:
+    """Whether nvcc complains of the C++ compiler that it needs beside it, and not of the source."""
+    return (
         "gcc: not found" in log
         or "Failed to preprocess host compiler" in log
         or "No such file or directory" in log
         and "gcc" in log
-    ):
+    )
+
+
+def _remedy(log: str) -> str:
+    if "unsupported GNU version" in log or "unsupported clang version" in log:
+        return "The host compiler is too new for this nvcc: install an older g++ and put it first on PATH."
+    if _lacks_compiler(log):
         return "nvcc needs a C++ host compiler: install g++."
     return "Correct the source, or the tunables."
 

@@ -108,6 +108,7 @@ class Tuned:
 
     backend  'gpu' where candidates were timed, else 'sim'
     illegal  suggestions by the first rule that each breaks, most frequent first
+    known    candidates that the journal held already; measured: how many were timed now
     """
 
     id: str
@@ -123,6 +124,8 @@ class Tuned:
     path: Path | None = None
     interrupted: bool = False
     defaults: dict[str, int] = field(default_factory=dict)
+    known: int = 0
+    measured: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -166,7 +169,7 @@ class Tuned:
         return {
             "run": self.id, "stage": self.stage, "problem": asdict(self.problem), "device": self.device, "backend": self.backend,
             "choices": self.choices, "defaults": self.defaults, "options": self.options, "counts": self.counts, "illegal": self.illegal,
-            "interrupted": self.interrupted, "winner": asdict(winner) if winner else None, "winners_dropped": [asdict(c) for c in self.lost],
+            "known": self.known, "measured": self.measured, "interrupted": self.interrupted, "winner": asdict(winner) if winner else None, "winners_dropped": [asdict(c) for c in self.lost],
             "candidates": [asdict(c) for c in self.candidates], "path": str(self.path) if self.path else None,
         }  # fmt: skip
 
@@ -248,6 +251,7 @@ def run(
     if timer:
         result.backend = "gpu"
     search = _Search(stage, target, problem, chosen, journal, seed, nvcc, workers, note)
+    result.known, timed_before = len(search.candidates()), len(search.times())
     try:
         search.fill(count)
     except KeyboardInterrupt:
@@ -266,6 +270,7 @@ def run(
                 _time(found, search, timer, timed, sampled, seed, note)
     except KeyboardInterrupt:
         result.interrupted = True
+    result.measured = len(search.times()) - timed_before
     order = list(STATES)
     result.candidates = sorted(found, key=lambda c: (order.index(c.state), c.ms if c.ms == c.ms else math.inf, c.expected_ms))  # fmt: skip
     result.path = _record(result, path, started)
@@ -319,7 +324,9 @@ class _Search:
             )
             self.timed = self.optuna.create_study(storage=storage, study_name="timed", load_if_exists=True)
         except OSError as e:
-            raise TilescopeError(f"cannot write {journal.parent}: {e.strerror}.") from e
+            raise TilescopeError(
+                f"cannot write {journal.parent}: {e.strerror}.", "Make room for the search's journal there."
+            ) from e
         self.widths = roofs.recorded_widths(device)
         self._arena: sim.Arena | None = None
         self.random = random.Random(seed)
@@ -616,9 +623,11 @@ def winner(stage: Stage, problem: Problem, device: Device) -> dict[str, int]:
     """The stage's tunables of `winners` for a problem. Raises TilescopeError where none are recorded."""
     found = winners(device).get((stage.name, _alike(problem)))
     if found is None:
+        m, n, k = problem.m, problem.n, problem.k
+        size = f"SIZE={m}" if m == n == k else f"M={m} N={n} K={k}"
         raise TilescopeError(
             f"no search of {stage.name}'s tunables on {problem} is recorded for {device.name}.",
-            f"Type `make tune KERNEL={stage.name} M={problem.m} N={problem.n} K={problem.k}` on a machine with a GPU.",
+            f"Type `make tune KERNEL={stage.name} {size}` on a machine with a GPU.",
         )
     return dict(found)
 
@@ -634,18 +643,31 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
 
     page = Page(width, colour)
     page.say(f"Tuning {t.stage} on {t.problem}, {t.device}", "bold", indent=0)
-    varied = [n for n in t.choices if len({c.tunables[n] for c in t.candidates}) > 1]
+    varied = {n for n in t.choices if len({c.tunables[n] for c in t.candidates}) > 1}
+
+    def words(c: Candidate) -> str:
+        """What `make profile` needs to have this candidate: all that varies, and all that is not the stage's own."""
+        if c.tunables == t.defaults and not varied:
+            return "the stage's own"
+        told = " ".join(f"{k}={v}" for k, v in c.tunables.items() if k in varied or v != t.defaults.get(k))
+        return told + (" (the stage's own)" if c.tunables == t.defaults else "")
+
     shown = [c for c in t.candidates if c.state in (TIMED_WELL, READY, "wrong")]
     page.section(
         "Candidates",
         "best first; bound: the least time by the simulator; expected: what ranks them before they are timed",
     )
     rows = [
-        [str(n), " ".join(f"{k}={c.tunables[k]}" for k in varied) + (" (the stage's own)" if c.tunables == t.defaults else ""),
+        [str(n), words(c),
          figure(c.registers), figure(c.warps), figure(c.bound_ms, 4), figure(c.expected_ms, 4), figure(c.ms, 4), figure(c.ratio), "dropped by bounds" if c.sampled else c.why]
         for n, c in enumerate(shown[:20], 1)
     ]  # fmt: skip
     page.table(["", "<tunables", "regs", "warps", "bound ms", "expected", "ms", "cuBLAS / this", "<"], rows)
+    same = {k: v for k, v in t.candidates[0].tunables.items() if k not in varied} if len(t.candidates) > 1 else {}
+    if other := [f"{k}={v}" for k, v in same.items() if v != t.defaults.get(k)]:
+        page.say(f"The same in all: {' '.join(other)}")
+    if t.known:
+        page.say(known(t.known, len(t.candidates), t.measured))
     page.section("What became of them")
     page.pairs([(STATES[state], str(n)) for state, n in t.counts.items() if n])
     if t.illegal:
@@ -658,11 +680,20 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
     if (winner := t.winner) is None:
         page.say("No candidate is left.", "bold red")
         return page.text()
-    words = " ".join(f"{k}={v}" for k, v in winner.tunables.items())
     page.section("Winner" if winner.state == TIMED_WELL else "Expected to be the fastest", "" if winner.state == TIMED_WELL else "nothing was timed: no GPU here")  # fmt: skip
-    page.say(words)
+    page.say(" ".join(f"{k}={v}" for k, v in winner.tunables.items()))
     page.say(pruning(t.counts["bounds"], len(t.sampled), len(t.lost)), "bold red" if t.lost else "")
     return page.text()
+
+
+def known(before: int, now: int, measured: int) -> str:
+    """A sentence on a search that went on: how many candidates an earlier one left in the journal, and what is new."""
+    said = f"{before} of {now} candidates were known"
+    if now > before:
+        said += f", {now - before} {'is' if now - before == 1 else 'are'} new"
+    elif not measured:
+        said += "; nothing new was compiled or timed"
+    return f"{said}."
 
 
 def pruning(dropped: int, timed: int, lost: int) -> str:

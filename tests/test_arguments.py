@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import cli
-from harness.arguments import parse, tunables
+from harness.arguments import one_of, parse, required, tunables
 from harness.errors import TilescopeError
 
 assert cli  # the verbs register themselves
@@ -80,3 +80,15 @@ def test_every_verb_has_help(verb, capsys):
     with pytest.raises(SystemExit, match="0"):
         parse(verb, ["--help"])
     assert capsys.readouterr().out.startswith(f"usage: python -m harness {verb}")
+
+
+def test_an_option_of_one_word_is_chosen_or_left_out():
+    with pytest.raises(TilescopeError) as e:
+        one_of("full")("SET")("half")
+    assert e.value.remedy == "Choose full, or leave SET out."
+
+
+def test_a_run_that_is_not_named_is_found_in_the_index():
+    with pytest.raises(TilescopeError) as e:
+        required(None, "show", "RUN")
+    assert e.value.what == "show needs RUN=." and e.value.remedy == "`make index` lists them."

@@ -227,3 +227,12 @@ def test_nothing_to_say_of_nothing():
     assert findings([], Problem(1, 1, 1), H200) == []
     kernel = listing("EXIT")
     assert all(f.remedy for f in made(kernel, counts(kernel, dict(executed=0))))
+
+
+def test_a_single_cell_is_not_told_to_use_smaller_tiles():
+    found = of("tiled2d", 1)
+    f = about(found, "has nothing to do")
+    assert f.remedy == "A larger problem would fill it."
+    assert about(found, "work on padding").sentence.startswith("99.99 % of the multiply-adds")
+    deep = about(of("tiled2d", 1, k=4096), "has nothing to do")
+    assert deep.remedy == "Split K over several blocks; a larger problem would fill it."

@@ -242,3 +242,13 @@ def test_readme_knows_every_target() -> None:
         assert f"make {target}" in readme, f"README.md does not mention make {target}"
     for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", readme, re.M):
         assert re.search(rf"^{target}:", MAKEFILE, re.M), f"README.md mentions make {target}, which does not exist"
+
+
+def test_an_empty_python_is_refused(checkout: Checkout) -> None:
+    run = checkout.make("setup", "PYTHON=")
+    assert run.returncode == 2 and "PYTHON= has no value" in run.stderr and not checkout.zeros("setups")
+
+
+def test_an_unknown_notebook_is_refused_before_jupyterlab_is_installed(checkout: Checkout) -> None:
+    run = checkout.make("notebooks", "NAME=99")
+    assert run.returncode == 2 and "no notebook begins with '99'" in run.stderr and not checkout.zeros("setups")

@@ -69,7 +69,7 @@ def test_flags_and_conflicts_on_made_up_rungs():
     row = done.lost.iloc[0]  # a tenth of the data stage's work is left: less than issue
     assert (row.predicted_ms, row.without_ms, row.gained_ms) == (500.0, 500.0, 800.0)
     page = steps.markdown(done)
-    assert "`a` to `b`" in page and "bound: issue, ms: did not move" in page and "wait 1, barrier 0.5" in page
+    assert "`a` to `b`" in page and "bound of issue (ms) did not move" in page and "wait 1, barrier 0.5" in page
     with pytest.raises(TilescopeError, match="no metric and no bound"):
         steps.compared("r", "h200", 64, [a, rung("c", "a", ("nonsense",))])
 

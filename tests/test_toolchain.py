@@ -204,3 +204,11 @@ def test_an_error_is_shown_without_the_wrapper_s_name(source):
     with pytest.raises(TilescopeError) as e:
         toolchain.compile(source(GOOD.replace("= 1;", "= 1")), {}, 90)
     assert "k.cu(1): error" in e.value.what and "wrapper" not in e.value.what
+
+
+def test_no_host_compiler_is_not_the_sources_fault(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TilescopeError, match=r"^there is no C\+\+ compiler .* nvcc needs beside it") as e:
+        toolchain.compile(stage.find("tiled2d"), stage.find("tiled2d").configure(), 90)
+    assert "nstall g++" in e.value.remedy

@@ -188,7 +188,7 @@ def test_winners_are_found_by_stage_and_problem(profiles, monkeypatch):
     assert tune.winners(h200) == {}
     with pytest.raises(TilescopeError, match="no search of tiled's tunables on 256x256x256 is recorded for h200") as e:
         tune.winner(tiled, SMALL, h200)
-    assert "make tune KERNEL=tiled M=256 N=256 K=256" in e.value.remedy
+    assert "make tune KERNEL=tiled SIZE=256`" in e.value.remedy
     search()  # ranked only: no winner to rely on
     assert tune.winners(h200) == {}
     shipped = record.PROFILES / "recorded/h200/tuned"
@@ -229,3 +229,45 @@ def test_expected():
     """Two resources that are equally busy: the fourth root of 2; a loop that the instruction cache does not hold: 4 % more."""
     assert tune.expected(1.0, 1.0, 1000) == pytest.approx(2**0.25) and tune.expected(3.0, 0.0, 1000) == 3.0
     assert tune.expected(3.0, 0.0, 35 * 1024) == pytest.approx(3.12)
+
+
+def test_what_is_said_of_a_search_that_goes_on(profiles):
+    assert "were known" not in tune.render(search())
+    again = search(count=3)
+    assert (again.known, again.measured) == (3, 0)
+    assert "3 of 3 candidates were known; nothing new was compiled or timed." in record.load(again.path).text(
+        "profile.txt"
+    )
+    assert tune.known(2, 3, 0) == "2 of 3 candidates were known, 1 is new."
+    assert tune.known(3, 3, 1) == "3 of 3 candidates were known."
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(profiles, monkeypatch, capsys):
+    def interrupted(*a):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune._Search, "fill", interrupted)
+    assert cli.main(["tune", "tiled", "--size", "64", "--backend", "sim"]) == 130
+    assert "Finished candidates are kept: the same command goes on" in capsys.readouterr().err
+
+
+def test_a_row_holds_all_that_is_not_the_stages_own():
+    def rendered(*tunables):
+        found = outcome(*(Candidate(t) for t in tunables))
+        found.defaults = {"TILE": 16, "PAD": 0, "STAGES": 2}
+        found.choices = {name: () for name in found.defaults}
+        return tune.render(found, 140)
+
+    two = rendered({"TILE": 8, "PAD": 1, "STAGES": 2}, {"TILE": 16, "PAD": 1, "STAGES": 2})
+    assert re.search(r"1 +TILE=8 PAD=1 ", two) and re.search(r"2 +TILE=16 PAD=1 ", two)
+    assert "The same in all: PAD=1\n" in two
+    one = rendered({"TILE": 8, "PAD": 1, "STAGES": 2})
+    assert re.search(r"1 +TILE=8 PAD=1 ", one) and "The same in all" not in one
+    assert re.search(r"1 +the stage's own ", rendered({"TILE": 16, "PAD": 0, "STAGES": 2}))
+
+
+def test_the_command_for_a_search_that_is_missing(monkeypatch):
+    monkeypatch.setattr(tune, "winners", lambda device: {})
+    with pytest.raises(TilescopeError) as e:
+        tune.winner(stage.find("tiled"), Problem(8, 16, 32), devices.find("h200"))
+    assert "make tune KERNEL=tiled M=8 N=16 K=32`" in e.value.remedy
