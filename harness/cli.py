@@ -16,7 +16,7 @@ from typing import Any
 
 from . import stage as stages
 from .arguments import VERBS, Option, integer, number, one_of, overview, parse, required, tunables, verb
-from .errors import TilescopeError, nearest
+from .errors import NotRecorded, TilescopeError, nearest
 from .problem import DISTRIBUTIONS
 
 JSON = Option("json", "write the result as JSON to this file; - prints it instead of the text")
@@ -86,11 +86,13 @@ def profile(args: argparse.Namespace) -> int:
     for name in ("json", "tunables", *(o.name for o in COUNTERS)):
         del options[name]
     kernel = required(options.pop("kernel"), "profile")
-    with _progress() as progress:
-        result = profiling.profile(kernel, **options, **tunables(args, kernel, "profile"), progress=progress)
+    options |= tunables(args, kernel, "profile")
+    result, lost = _computed(lambda progress: profiling.profile(kernel, **options, progress=progress))
+    output.text(report.render(result, **_terminal()))
     if args.json:
         output.json(result.to_json())
-    output.text(report.render(result, **_terminal()))
+    if lost:
+        raise lost
     if result.path:
         output.text(f"Recorded in {_shown(result.path)}\n")
     return 0 if result.ok else 1
@@ -168,7 +170,9 @@ def show(args: argparse.Namespace) -> int:
     output = _Output(args.json)
     if args.json:
         output.json(run.manifest)
-    output.text(run.text("profile.txt"))
+    if args.json == "-":
+        return 0
+    output.text(run.printed())
     return 0
 
 
@@ -509,11 +513,12 @@ def ledger(args: argparse.Namespace) -> int:
     from . import ledger
 
     output = _Output(args.json)
-    with _progress() as progress:
-        result = ledger.run(device=args.device, out=args.out, progress=progress)
+    result, lost = _computed(lambda progress: ledger.run(device=args.device, out=args.out, progress=progress))
+    output.text(ledger.render(result.table, **_terminal()))
     if args.json:
         output.json(result.to_json())
-    output.text(ledger.render(result.table, **_terminal()))
+    if lost:
+        raise lost
     if result.path:
         output.text(f"Recorded in {_shown(result.path)}\n")
     return 0
@@ -610,7 +615,7 @@ def _kept(what: str = "points") -> Iterator[None]:
     JSON,
 )
 def index(args: argparse.Namespace) -> int:
-    """Every recorded run, under profiles/ and experiments/, in one table."""
+    """Every recorded run, under profiles/ and experiments/, in one table; checksums are left to show, report and reproduce."""
     from . import experiment_report, indexing
 
     output = _Output(args.json)
@@ -620,6 +625,8 @@ def index(args: argparse.Namespace) -> int:
     if args.json:
         output.json(table.astype(object).where(table.notna(), None).to_dict("records"))
     output.text(experiment_report.render_index(table, **_terminal()))
+    for words in table.attrs["warnings"]:
+        print(f"warning: {words}", file=sys.stderr)
     return 0
 
 
@@ -832,6 +839,15 @@ def _terminal() -> dict[str, Any]:
         "width": min(100, os.get_terminal_size(sys.stdout.fileno()).columns or 100),
         "colour": "NO_COLOR" not in os.environ,
     }
+
+
+def _computed(work: Callable[[Any], Any]) -> tuple[Any, NotRecorded | None]:
+    """What work gives, called with a progress callable, and why it could not be recorded, if so."""
+    try:
+        with _progress() as progress:
+            return work(progress), None
+    except NotRecorded as e:
+        return e.result, e
 
 
 def _shown(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TilescopeError(Exception):
     """Bad input or a missing tool: what was wrong and where, then what to do about it.
@@ -16,6 +18,14 @@ class TilescopeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n{self.remedy}" if self.remedy else self.what
+
+
+class NotRecorded(TilescopeError):
+    """A run was computed but could not be recorded, as on a full disk: `result` is what was computed."""
+
+    def __init__(self, error: TilescopeError, result: Any, remedy: str = "") -> None:
+        super().__init__(error.what, f"{error.remedy} {remedy}".strip())
+        self.result = result
 
 
 def nearest(word: str, known: list[str]) -> str:

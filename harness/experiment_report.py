@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from . import stage as stages
 from .definition import SIMULATED
 from .expectations import UNCHECKED, Measured, Verdict, meaning
+from .indexing import size
 from .report import WIDTH, Page, short
 from .words import several
 
@@ -23,6 +25,8 @@ ROWS = 60
 """Points shown of a long table; all are in points.csv."""
 LISTED = 200
 """Lines of an index that are printed."""
+WHAT = 16
+"""Columns that what a run is of has in an index, at least."""
 
 
 def render(e: Experiment, width: int = WIDTH, colour: bool = False) -> str:
@@ -186,31 +190,34 @@ def render_reproduction(r: Reproduction, width: int = WIDTH, colour: bool = Fals
 
 
 def render_index(table: pd.DataFrame, width: int = WIDTH, colour: bool = False) -> str:
-    """Every run, or every point, a line each, the newest last."""
+    """Every run, or every point, a line each, the newest last: the columns that fit, each whole; `what` is cut where it is long."""
     page = Page(width, colour)
-    wanted = [
-        "started",
-        "kind",
-        "what",
-        "experiment",
-        "stage",
-        "tunables",
-        "m",
-        "n",
-        "k",
-        "device",
-        "backend",
-        "points",
-        "ok",
-        "run",
+    shown = table.tail(LISTED).to_dict("records")
+    rows = [
+        {c: _cell(r[c]) for c in ("run", "kind", "device", "backend", "ok")}
+        | {"what": r["what"] if "what" in r else _point(r), "started": _cell(r["started"])[:16].replace("T", " ")}
+        for r in shown
     ]
-    columns = [c for c in wanted if c in table]
-    rows = [[_cell(row[c]) for c in columns] for row in table.tail(LISTED).to_dict("records")]
+    columns = ["run", "kind", "what", "device", "backend", "ok", "started"]
+    for spare in ("", "started", "backend", "device"):  # the id begins with the time
+        columns = [c for c in columns if c != spare]
+        others = [max(len(c), *(len(r[c]) for r in rows)) if rows else len(c) for c in columns if c != "what"]
+        room = width - 2 - sum(others) - 2 * len(others)
+        if room >= WHAT:
+            break
+    room = max(room, WHAT)
+    for r in rows:
+        r["what"] = r["what"] if len(r["what"]) <= room else r["what"][: room - 3] + "..."
     if len(table) > LISTED:
         page.say(f"{len(table) - LISTED:,} older ones are left out here; CSV= writes all of them", style="dim")
-    whole = ("run", "started")  # an id is there to be copied: it is not broken over lines
-    page.table([c if c in whole else f"<{c}" for c in columns], rows)
+    page.table([f"<{c}" for c in columns], [[r[c] for c in columns] for r in rows])
     return page.text()
+
+
+def _point(row: dict) -> str:
+    """A point of the index: stage, size, and tunables that are not the stage's own."""
+    tunables = json.loads(_cell(row["tunables"]) or "{}")
+    return f"{row['stage']} {size(row['m'], row['n'], row['k'])} {stages.changed(row['stage'], tunables)}".rstrip()
 
 
 def _cell(value: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("run", "kind", "what", "device", "backend", "points", "ok", "started", "ended", "commit", "path")
-"""what: the stage or the experiment; points: rows of its table of runs; path: relative to the checkout."""
+"""what: the experiment, or the stage and its problem's size; points: rows of its table of runs; path: relative to the checkout."""
 POINTS = (
     "run",
     "kind",
@@ -36,22 +36,29 @@ POINTS = (
     "started",
     "path",
 )
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 
 
 def index(points: bool = False, root: Path | None = None) -> pd.DataFrame:
-    """Every run, oldest first, columns of COLUMNS; or every point of every run, columns of POINTS. Damaged runs are left out.
+    """Every run, oldest first, columns of COLUMNS; or every point of every run, columns of POINTS.
 
-    root: a checkout; by default this one. Checksums are not looked at: harness.load does that.
+    Runs that cannot be read are left out, and `attrs["warnings"]` names them, and runs with one id. root: a checkout; by
+    default this one. Checksums are not looked at: harness.load does that.
     """
     import pandas as pd
 
     root = root or record.ROOT
     found = list(_manifests(root))
-    if points:
-        return _points(root, [Path(path).parent for path, _ in found])
-    rows = list(filter(None, _described(root, found)))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values(["started", "run"], ignore_index=True)
+    described = _described(root, found)
+    unreadable = [path for (path, _), row in zip(found, described, strict=True) if row is None]
+    runs = pd.DataFrame(list(filter(None, described)), columns=list(COLUMNS))
+    runs = runs.sort_values(["started", "run"], ignore_index=True)
+    table = _points(root, runs.path, unreadable) if points else runs
+    table.attrs["warnings"] = [
+        *(f"{os.path.relpath(path, root)} cannot be read: its run is left out." for path in sorted(unreadable)),
+        *(f"{run} is the id of {' and of '.join(paths)}." for run, paths in runs.groupby("run").path if len(paths) > 1),
+    ]
+    return table
 
 
 def _manifests(root: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -82,7 +89,7 @@ def _described(root: Path, found: Sequence[tuple[str, os.stat_result]]) -> list[
         known = {}
     rows, fresh = [], {}
     for path, status in found:
-        stamp = [status.st_mtime_ns, status.st_size, status.st_ino]
+        stamp = [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
         entry = known.get(path)
         if entry is None or entry[0] != stamp:
             entry = [stamp, _row(path, root)]
@@ -113,7 +120,7 @@ def _row(path: str, root: Path) -> list | None:
         with open(path, "rb") as f:
             m = json.load(f)
         git = (m.get("environment") or {}).get("git") or {}
-        what = m.get("experiment") or m.get("stage") or _stages(m) or m["kind"]
+        what = m.get("experiment") or _stage(m) or _stages(m) or m["kind"]
         device = ", ".join(m["devices"]) if m.get("devices") else m.get("device")
         count = m["points"] if isinstance(m.get("points"), int) else len(m.get("points") or [None])
         return [
@@ -124,13 +131,24 @@ def _row(path: str, root: Path) -> list | None:
         return None
 
 
+def _stage(m: dict[str, Any]) -> str:
+    """The one stage that a run is of, with the size of its problem: 'warptiled 1024', 'tiled 7x8x9'."""
+    stage, problem = m.get("stage") or "", m.get("problem")
+    return f"{stage} {size(*(problem[x] for x in 'mnk'))}" if stage and problem else stage
+
+
+def size(m: int, n: int, k: int) -> str:
+    """A problem's size as short as it can be said: '1024', or '7x8x9' where M, N and K differ."""
+    return str(m) if m == n == k else f"{m}x{n}x{k}"
+
+
 def _stages(m: dict[str, Any]) -> str:
     """The stages that a run of `time` or `ladder` timed."""
     return ", ".join(dict.fromkeys(p["stage"] for p in m.get("points") or [] if isinstance(p, dict) and "stage" in p))
 
 
-def _points(root: Path, folders: Sequence[Path]) -> pd.DataFrame:
-    """Every row of every table of runs that has a stage."""
+def _points(root: Path, paths: Iterable[str], unreadable: list[str]) -> pd.DataFrame:
+    """Every row of every table of runs that has a stage. Tables that cannot be read are added to `unreadable`."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -138,21 +156,21 @@ def _points(root: Path, folders: Sequence[Path]) -> pd.DataFrame:
     text = pa.string()
     kinds = {"m": pa.int64(), "n": pa.int64(), "k": pa.int64(), "ok": pa.bool_()}
     tables = []
-    for folder in folders:
+    for path in paths:
         try:
-            with pq.ParquetFile(folder / "runs.parquet") as f:
+            with pq.ParquetFile(root / path / "runs.parquet") as f:
                 have = [c for c in POINTS if c in f.schema_arrow.names]
                 if "stage" not in have:
                     continue
                 table = f.read(have, use_threads=False)
-            place = pa.repeat(os.path.relpath(folder, root), table.num_rows)
+            place = pa.repeat(path, table.num_rows)
             columns = [
                 place if c == "path" else table[c].cast(kinds.get(c, text)) if c in have else pa.nulls(table.num_rows, kinds.get(c, text))
                 for c in POINTS
             ]  # fmt: skip
             tables.append(pa.table(columns, names=list(POINTS)))
         except (OSError, pa.ArrowException):
-            continue
+            unreadable.append(str(root / path / "runs.parquet"))
     if not tables:
         return pd.DataFrame(columns=list(POINTS))
     return pa.concat_tables(tables).to_pandas().sort_values(["started", "run"], ignore_index=True)

@@ -22,7 +22,7 @@ from . import device as devices
 from . import environment, profiling, record, roofs
 from . import stage as stages
 from .claims import FAILS, HOLDS, PARTLY, UNCHECKED, Verdict
-from .errors import TilescopeError
+from .errors import NotRecorded, TilescopeError
 from .ncu import STALL
 from .profiling import Profile
 from .roofs import Roof
@@ -359,7 +359,7 @@ def run(
 ) -> Ledger:
     """Build the ledger; with `out`, record it there as a run with ledger.csv, ledger.md and ledger.txt.
 
-    Raises TilescopeError for an unknown device, or where the run cannot be recorded.
+    Raises TilescopeError for an unknown device; NotRecorded, which holds the Ledger, where the run cannot be recorded.
     """
     started = time.time()
     result = Ledger(record.new_id("ledger", device), device, pd.DataFrame())
@@ -383,5 +383,8 @@ def run(
             "ledger.md": markdown(result.table),
             "ledger.txt": render(result.table),
         }
-        result.path = record.write(path, manifest, {"runs": pd.DataFrame([row]), "ledger": result.table}, files)
+        try:
+            result.path = record.write(path, manifest, {"runs": pd.DataFrame([row]), "ledger": result.table}, files)
+        except TilescopeError as e:
+            raise NotRecorded(e, result) from e
     return result

@@ -35,7 +35,7 @@ from . import device as devices
 from . import record as records
 from . import stage as stages
 from .device import Device
-from .errors import TilescopeError
+from .errors import NotRecorded, TilescopeError
 from .measurement import Point
 from .occupancy import Occupancy, occupancy, static_shared
 from .problem import Problem
@@ -266,7 +266,7 @@ def profile(
     what is being done). counters: what Nsight Compute collects on the gpu backend. tuned: with the tunables that won a recorded search.
 
     A wrong C or a fault of the kernel is a Profile that is not `ok`. Raises TilescopeError on bad input, where the stage
-    does not compile or does not fit the device, or where the run cannot be recorded.
+    does not compile or does not fit the device; NotRecorded, which holds the Profile, where the run cannot be recorded.
     """
     note = progress or (lambda fraction, text: None)
     started = time.time()
@@ -325,7 +325,10 @@ def profile(
     )  # fmt: skip
     if path:
         note(0.95, "recording")
-        result.path = _record(result, path)
+        try:
+            result.path = _record(result, path)
+        except TilescopeError as e:
+            raise NotRecorded(e, result, "RECORD=no records nothing.") from e
     return result
 
 

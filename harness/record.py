@@ -22,6 +22,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 PROFILES = ROOT / "profiles"
 FORMAT = 1
 CHECKSUMS = "checksums.sha256"
+PRINTED = ("profile.txt", "roofs.txt", "ledger.txt")
+"""What a verb printed; a run holds one of them."""
 PARTIAL = ".partial-"
 STALE_SECONDS = 60
 """A temporary younger than this may have an owner that has not locked it yet."""
@@ -111,6 +114,16 @@ class Run:
             return (self.path / name).read_text()
         except FileNotFoundError:
             raise TilescopeError(f"run {self.path} has no {name}.") from None
+
+    def printed(self) -> str:
+        """What the verb that recorded the run printed. Raises TilescopeError where the run does not hold it."""
+        for name in PRINTED:
+            if (self.path / name).is_file():
+                return self.text(name)
+        raise TilescopeError(
+            f"run {self.path} does not hold what was printed.",
+            f"Its page: make report RUN={shlex.quote(str(self.path))}",
+        )
 
 
 def new_id(*parts: object) -> str:

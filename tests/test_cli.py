@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from harness import cli, profiling, record, toolchain, verification
+from harness import cli, ledger, profiling, record, toolchain, verification
 from harness import stage as stages
 from harness.errors import TilescopeError
 
@@ -351,3 +353,27 @@ def test_an_interrupted_verify_prints_what_is_finished(capsys, monkeypatch):
     monkeypatch.setattr(verification, "_judge", judge)
     status, out, err = main(capsys, "verify tiled BACKEND=sim")
     assert status == 130 and "2 of 2 problems correct" in out and err == "error: interrupted.\n"
+
+
+def test_a_run_is_shown_as_its_verb_printed_it(capsys, tmp_path):
+    for kind in ("roofs", "ledger"):
+        folder = ROOT / f"profiles/recorded/h200/{kind}"
+        assert main(capsys, f"show {folder}") == (0, (folder / f"{kind}.txt").read_text(), "")
+    record.write(tmp_path / "bare", {"id": "1", "kind": "roofs"}, {})
+    status, _, errors = main(capsys, f"show {tmp_path}/bare")
+    assert status == 2 and f"make report RUN={tmp_path}/bare" in errors
+
+
+@pytest.mark.parametrize("verb", ["profile naive SIZE=8", "ledger"])
+@pytest.mark.parametrize("form", ["", " JSON=-"])
+def test_a_full_disk_does_not_lose_what_was_computed(capsys, tmp_path, monkeypatch, verb, form):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record, "_write_file", full)
+    monkeypatch.setattr(ledger, "build", lambda evidence, progress: pd.DataFrame([["x"] * 11], columns=ledger.COLUMNS))
+    status, printed, errors = main(capsys, f"{verb} OUT={tmp_path}/run{form}")
+    assert status == 2 and "disk" in errors and "full" in errors and "OUT=" in errors
+    assert ("RECORD=no" in errors) == verb.startswith("profile")
+    assert json.loads(printed)["path"] is None if form else len(printed.splitlines()) > 3
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import harness
-from harness import cli, indexing, record
+from harness import cli, experiment_report, indexing, record
 
 
 def written(path: Path, run: str, count: int = 1, **manifest) -> Path:
@@ -83,6 +83,43 @@ def test_a_cache_that_cannot_be_read_or_written_does_no_harm(checkout, monkeypat
 def test_a_checkout_without_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
     assert indexing.index(root=tmp_path).empty and indexing.index(points=True, root=tmp_path).empty
+
+
+def test_what_cannot_be_read_and_runs_with_one_id_are_named(checkout, monkeypatch, capsys):
+    (checkout / "profiles/empty").mkdir()
+    (checkout / "profiles/empty/manifest.json").touch()
+    written(checkout / "profiles/again", "2")
+    (checkout / "profiles/ladder/4/runs.parquet").write_bytes(b"PAR1")
+    warnings = [
+        "profiles/broken/manifest.json cannot be read: its run is left out.",
+        "profiles/empty/manifest.json cannot be read: its run is left out.",
+        "2 is the id of profiles/again and of profiles/tiled/2.",
+    ]
+    table = indexing.index(root=checkout)
+    assert [w.replace("profiles/tiled/2 and of profiles/again", "profiles/again and of profiles/tiled/2") for w in table.attrs["warnings"]] == warnings  # fmt: skip
+    assert any("ladder/4/runs.parquet" in w for w in indexing.index(points=True, root=checkout).attrs["warnings"])
+    monkeypatch.setattr(record, "ROOT", checkout)
+    assert cli.main(["index", "JSON=-"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == 5 and said.err.count("warning: ") == 3 and "profiles/empty" in said.err
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("width", [70, 80, 100])
+def test_each_run_is_one_line_that_fits(checkout, width, points):
+    id = "20261130T220921Z-db7195ff"
+    sizes = {"m": 1024, "n": 1024, "k": 1024}
+    written(checkout / "profiles/a", id, kind="tune", stage="warptiled", problem=sizes, device="h200", backend="gpu")
+    stages = [{"stage": s} for s in ("naive", "naive_uncoalesced", "warptiled")]
+    written(checkout / "profiles/b", f"{id[:-1]}0", kind="ladder", points=stages, started="2026-11-30T22:09:21.453Z")
+    table = indexing.index(points, root=checkout)
+    lines = experiment_report.render_index(table, width).splitlines()
+    assert len(lines) == len(table) + 1 and max(map(len, lines)) <= width
+    if not points:
+        assert any(id in line and "warptiled 1024" in line for line in lines)
+        assert any("naive, naive" in line and "..." in line for line in lines)
+    if not points and width == 100:
+        assert any(line.endswith("2026-11-30 22:09") for line in lines)
 
 
 def test_on_the_command_line(checkout, monkeypatch, capsys, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import stage as stages
 from ..errors import TilescopeError
-from ..record import Run
+from ..record import PRINTED, Run
 from .page import Section, facts
 
 
@@ -34,7 +34,7 @@ def idea(stage: str) -> str:
 def end(run: Run) -> list[Section]:
     """How the run was made, its files, and its text as it was printed."""
     blocks: list[dict[str, Any]] = [made(run.manifest)]
-    for name in ("profile.txt", "roofs.txt", "ledger.txt"):
+    for name in PRINTED:
         if (run.path / name).exists():
             blocks.append({"kind": "text", "title": f"{name}: as it was printed", "text": run.text(name)})
     if (run.path / "checksums.sha256").exists():
