@@ -233,10 +233,10 @@ class Contender:
         if not self.tuned:
             return [(dict(self.tunables), list(range(len(problems))))]
         found: dict[tuple, list[int]] = {}
-        stage = stages.find(self.kernel)
+        stage, known = stages.find(self.kernel), tune.winners(device)
         for index, problem in enumerate(problems):
             try:
-                best = tune.winner(stage, problem, device) | dict(self.tunables)
+                best = tune.winner(stage, problem, device, known) | dict(self.tunables)
             except TilescopeError:
                 if self.needed:
                     raise

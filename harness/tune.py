@@ -619,9 +619,12 @@ def markdown(runs: Sequence[record.Run]) -> str:
     return "\n".join(lines)
 
 
-def winner(stage: Stage, problem: Problem, device: Device) -> dict[str, int]:
-    """The stage's tunables of `winners` for a problem. Raises TilescopeError where none are recorded."""
-    found = winners(device).get((stage.name, _alike(problem)))
+def winner(
+    stage: Stage, problem: Problem, device: Device, known: Mapping[tuple[str, Problem], dict[str, int]] | None = None
+) -> dict[str, int]:
+    """The stage's tunables of `winners` for a problem; known: those, where they are at hand. Raises TilescopeError where none are
+    recorded."""
+    found = (winners(device) if known is None else known).get((stage.name, _alike(problem)))
     if found is None:
         m, n, k = problem.m, problem.n, problem.k
         size = f"SIZE={m}" if m == n == k else f"M={m} N={n} K={k}"
