@@ -156,13 +156,24 @@ def find() -> Sanitizer | None:
 
 
 def problems(tunables: Mapping[str, int]) -> list[Problem]:
-    """Small ones: whole tiles, and ragged in every direction with rows longer than the matrix and C read."""
+    """Small ones that between them execute every instruction of a stage: the tools see only what is executed.
+
+    Whole tiles in a single step of K; C wider and higher than a tile by four and nearly another one, in fours and not, with
+    C read and not; and K that leaves one step, or several, and a tail.
+    """
     tile = max([v for name, v in tunables.items() if name in ("TILE", "BM", "BN")], default=32)
-    depth = tunables.get("BK", tile)
-    m, n, k = tile + 5, 2 * tile - 3 if tile > 3 else 5, 2 * depth + 3
+    depth, wide = tunables.get("BK", tile), 2 * tile
+
+    def padded(m: int, n: int, k: int, gap: int, beta: float = 0.0) -> Problem:
+        m, n = max(m, 5), max(n, 5)
+        return Problem(m, n, k, alpha=0.5 if beta else 1.0, beta=beta, lda=k + gap, ldb=n + gap, ldc=n + gap)
+
     return [
-        Problem(2 * tile, 2 * tile, 2 * depth),
-        Problem(m, n, k, alpha=0.5, beta=2.0, lda=k + 3, ldb=n + 1, ldc=n + 5),
+        padded(wide, wide, depth, 0),
+        padded(tile + 4, wide - 4, 4 * depth + 4, 4),
+        padded(wide - 4, tile + 4, 4 * depth + 4, 4, beta=2.0),
+        padded(wide - 3, tile + 5, 5 * depth - 1, 1),
+        padded(tile + 5, wide - 3, depth + 3, 3, beta=2.0),
     ]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import harness
-from harness import agreement, bounds, device, metrics, readme, roofs, sim, stage, toolchain
+from harness import agreement, bounds, device, metrics, readme, roofs, sanitize, sim, stage, toolchain
 from harness.ncu import reading
 from harness.problem import Problem
 
@@ -127,12 +127,15 @@ def sanitized(name: str) -> str:
 
 @pytest.mark.parametrize("name", stage.names())
 def test_every_stage_is_clean_under_compute_sanitizer(name):
-    verdicts = [
-        line.split()[-1]
-        for line in sanitized(name).splitlines()
-        if line.split()[:1] and line.split()[0].endswith("check")
-    ]
-    assert verdicts == ["clean"] * 8
+    """Every tool, on the problems that together execute every instruction of the stage (test_sanitize)."""
+    found = {
+        (tool, problem): (int(reported), verdict)
+        for tool, problem, reported, verdict in re.findall(
+            r"^ +(\w+check) +(\S.*?) +(\d+) +(\S+)$", sanitized(name), re.M
+        )
+    }
+    problems = sanitize.problems(stage.find(name).configure())
+    assert found == {(tool, str(p)): (0, "clean") for tool in sanitize.TOOLS for p in problems}
 
 
 @pytest.mark.parametrize("name", ["tiled_no_first_barrier", "tiled_no_second_barrier"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, gpu_report, sanitize, stage
+from harness import cli, gpu_report, sanitize, sim, stage, toolchain
 from harness.errors import TilescopeError
 from harness.problem import Problem
 from harness.sanitize import CLEAN, FOUND_SOME, NOT_RUN, Sanitizer
@@ -82,13 +82,32 @@ def test_output_cut_short_is_not_clean() -> None:
     assert sanitize.judge("memcheck", PROBLEM, unknown, sanitize.FOUND).verdict == NOT_RUN
 
 
+NEVER = {"tiled2d": {50, 51, 52, 53, 142, 143, 148}}
+"""Lines with instructions for K < 1, which is no problem, and for what four at a time leave of eight rounds of a loop."""
+
+
 @pytest.mark.parametrize("name", stage.names())
-def test_problems_are_small_and_ragged(name: str) -> None:
-    chosen = stage.find(name).configure()
-    whole, ragged = sanitize.problems(chosen)
-    tile = max((chosen[n] for n in ("TILE", "BM", "BN") if n in chosen), default=32)
-    assert whole.m % tile == 0 and ragged.m % tile and ragged.n % tile and ragged.beta and ragged.lda > ragged.k
-    assert max(whole.m, whole.n, ragged.m, ragged.n) <= 256
+def test_problems_are_small_and_reach_every_instruction(name: str) -> None:
+    s = stage.find(name)
+    chosen = s.configure()
+    binary = toolchain.compile(s, chosen, 90)
+    reached: set[tuple[str, int]] = set()
+    for p in sanitize.problems(chosen):
+        assert max(p.m, p.n) <= 256 and p.k <= 160
+        for part in sim.run(binary, s.plan(p, chosen), p, p.operands()).launches:
+            reached.update((part.kernel.name, pc) for pc in part.counts.index[part.counts.executed > 0])
+    missed = {
+        i.line
+        for kernel in binary.kernels.values()
+        for i in kernel.instructions
+        if (kernel.name, i.pc) not in reached and i.opcode.split(".")[0] not in ("NOP", "BRA")
+    }
+    assert missed == NEVER.get(name, set())
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3, 5, 256])
+def test_problems_suit_every_tile(tile: int) -> None:
+    assert len({str(p) for p in sanitize.problems({"TILE": tile})}) == 5
 
 
 FAKE = """#!{python}
@@ -124,9 +143,9 @@ def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_every_tool_on_every_problem(sanitizer) -> None:
     path = sanitizer()
     done = sanitize.sanitize("naive")
-    assert done.ok and [r.tool for r in done.results] == [t for t in sanitize.TOOLS for _ in range(2)]
+    assert done.ok and [r.tool for r in done.results] == [t for t in sanitize.TOOLS for _ in range(5)]
     calls = path.with_name("calls").read_text().splitlines()
-    assert len(calls) == 8 and all(
+    assert len(calls) == 20 and all(
         "--error-exitcode 86" in c and "launch KERNEL=naive" in c and "CUBIN=" in c for c in calls
     )
 
