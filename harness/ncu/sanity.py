@@ -60,7 +60,10 @@ def _impossible(name: str, value: float) -> str:
         return "negative"
     if name in COUNTED_IN_CODE and value != int(value):
         return "not a whole number"
-    if ("pct_of_peak" in name or name.endswith((".pct", "_pct"))) and value > 105:
+    # A .max of active cycles is a share of the average unit's cycles: of a launch that leaves units idle it may exceed 100.
+    # (tiled2d_edge at 1000x999x1001, H200: 79 % with an .avg of 19 %; the busiest unit was active 4.1 times the average.)
+    share = "pct_of_peak" in name or name.endswith((".pct", "_pct"))
+    if share and value > 105 and ".max.pct_of_peak_sustained_active" not in name:
         return "more than 100 %"
     if name == "gpu__time_duration.sum" and value == 0:
         return "no time at all"

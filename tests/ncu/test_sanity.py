@@ -58,6 +58,16 @@ def test_more_than_a_hundred_per_cent() -> None:
     )
 
 
+def test_the_most_of_a_hundred_per_cent_of_the_average_may_be_more() -> None:
+    """vectorized at 512 keeps 64 of 132 SMs busy: an H200's ncu puts the busiest scheduler above 105 % of the average's cycles."""
+    values = {
+        "smsp__issue_active.max.pct_of_peak_sustained_active": 125.0,
+        "sm__throughput.max.pct_of_peak_sustained_elapsed": 125.0,
+    }
+    found = ncu.check([Counted("k", values=values, label="main")], PROBLEM, LAUNCHES, ncu.Options())
+    assert [metric for _, metric in found] == ["sm__throughput.max.pct_of_peak_sustained_elapsed"]
+
+
 def test_counts_that_contradict_each_other() -> None:
     assert "ideal" in ncu.why(marks(**{metrics.SHARED: 10.0}), "main", metrics.SHARED)
     assert "requests" in ncu.why(marks(**{metrics.SECTORS_LD: 10.0}), "main", metrics.SECTORS_LD)
