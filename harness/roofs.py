@@ -8,6 +8,7 @@ them is recorded for the device (`recorded`), else the widths in harness.device.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,16 @@ class Loop:
     def ffma_share(self) -> float:
         """Share of the FMA peak that issue and register banks leave: time follows max(issued, reads of a bank)."""
         return self.count("FFMA") / max(self.count(), *self.reads)
+
+    @property
+    def bunched(self) -> float:
+        """Share of the loads from shared memory that follow upon another one, with no instruction between; NaN without any."""
+        loads = [i.base == "LDS" for i in self.body]
+        return (
+            sum(a and b for a, b in zip(loads, [*loads[1:], loads[0]], strict=True)) / sum(loads)
+            if any(loads)
+            else math.nan
+        )
 
     def bytes(self, base: str) -> int:
         """Bytes that the lanes of a warp ask for with loads or stores of this opcode."""

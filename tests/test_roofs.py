@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -198,6 +200,17 @@ def test_each_sm_is_taken_by_its_own_clock():
     timed = roofs.Timed(ticks, [1e-6], rounds=10)
     assert timed.rates(work=200.0) == [pytest.approx(4.0)]
     assert timed.clocks == [pytest.approx(1000.0)]
+
+
+def test_an_sm_that_is_done_early_does_not_lower_the_clock():
+    ticks = np.array([[[0, 1000, 0], [0, 900, 1], [0, 800, 2]]])
+    assert roofs.Timed(ticks, [1e-6], rounds=10).clocks == [pytest.approx(1000.0)]
+
+
+def test_loads_one_upon_another():
+    """Of four, two are followed by another: round the loop's end and within it."""
+    body = [SimpleNamespace(base=base) for base in "LDS FFMA LDS LDS FFMA LDS".split()]
+    assert roofs.Loop(tuple(body)).bunched == 0.5 and math.isnan(roofs.Loop(tuple(body[1:2])).bunched)
 
 
 def a_roof(**changes) -> roofs.Roof:
