@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .comparison import compare
-    from .errors import TilescopeError
+    from .errors import NotRecorded, TilescopeError
     from .experiments import experiment
     from .indexing import index
     from .profiling import profile
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .verification import verify
 
 __all__ = [
-    "TilescopeError", "compare", "experiment", "index", "ladder", "load", "profile", "reproduce", "time", "trace", "verify",
+    "NotRecorded", "TilescopeError", "compare", "experiment", "index", "ladder", "load", "profile", "reproduce", "time", "trace", "verify",
 ]  # fmt: skip
 _HOMES = {
-    "profile": "profiling", "verify": "verification", "load": "record", "TilescopeError": "errors", "time": "timings",
+    "profile": "profiling", "verify": "verification", "load": "record", "TilescopeError": "errors", "NotRecorded": "errors", "time": "timings",
     "ladder": "timings", "compare": "comparison", "experiment": "experiments", "reproduce": "reproduction", "index": "indexing",
     "trace": "tracing",
 }  # fmt: skip

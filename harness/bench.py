@@ -59,7 +59,7 @@ class Bench:
             "cpu": self.cpu,
             "cores": self.cores,
             "figures": [asdict(f) for f in self.figures],
-            "path": str(self.path),
+            "path": str(self.path) if self.path else None,
         }
 
 
@@ -104,7 +104,7 @@ def run(
     figures += _throughput(doing)
     figures += _index(doing)
     result = Bench(figures, environment.cpu(), environment.cores())
-    result.path = _record(result, run_id, path, started)
+    _record(result, run_id, path, started)
     return result
 
 
@@ -174,7 +174,7 @@ def _index(doing: Callable[[str], None]) -> Iterator[Figure]:
             yield _below(what, time.perf_counter() - start, "s", TARGETS["index"])
 
 
-def _record(result: Bench, run_id: str, path: Path, started: float) -> Path:
+def _record(result: Bench, run_id: str, path: Path, started: float) -> None:
     import pandas as pd
 
     from . import report
@@ -191,4 +191,4 @@ def _record(result: Bench, run_id: str, path: Path, started: float) -> Path:
         "values": records.frame(records.VALUES, values),
         "lines": records.frame(records.LINES, []),
     }
-    return records.write(path, manifest, tables, {"profile.txt": report.render_bench(result)})
+    records.save(result, path, manifest, tables, {"profile.txt": report.render_bench(result)})

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from . import disk
 from . import stage as stages
 from .arguments import VERBS, Option, integer, number, one_of, overview, parse, required, tunables, verb
 from .errors import NotRecorded, TilescopeError, nearest
@@ -56,14 +57,11 @@ COUNTERS = (
 def list_(args: argparse.Namespace) -> int:
     """The ladder: every stage, one line each."""
     ladder = stages.ladder()
-    output = _Output(args.json)
-    if args.json:
-        output.json(
-            [{"stage": s.name, "parent": s.parent, "idea": s.idea, "tunables": dict(s.tunables)} for s in ladder]
-        )
     width = max((len(s.name) for s in ladder), default=0)
-    for s in ladder:
-        output.text(f"{s.name:{width}}  {s.idea}\n")
+    _Output(args.json).give(
+        "".join(f"{s.name:{width}}  {s.idea}\n" for s in ladder),
+        lambda: [{"stage": s.name, "parent": s.parent, "idea": s.idea, "tunables": dict(s.tunables)} for s in ladder],
+    )
     return 0
 
 
@@ -87,14 +85,7 @@ def profile(args: argparse.Namespace) -> int:
         del options[name]
     kernel = required(options.pop("kernel"), "profile")
     options |= tunables(args, kernel, "profile")
-    result, lost = _computed(lambda progress: profiling.profile(kernel, **options, progress=progress))
-    output.text(report.render(result, **_terminal()))
-    if args.json:
-        output.json(result.to_json())
-    if lost:
-        raise lost
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
+    result = output.told(lambda progress: profiling.profile(kernel, **options, progress=progress), report.render)
     return 0 if result.ok else 1
 
 
@@ -115,9 +106,7 @@ def verify(args: argparse.Namespace) -> int:
     from .gpu import client
 
     results = []
-    output = _Output(args.json)
-    if args.csv:
-        _check_writable("CSV", args.csv)
+    output = _Output(args.json, args.csv)
     with client.keeping():
         for kernel in [args.kernel] if args.kernel else stages.names():
             chosen = tunables(args, kernel, "verify")
@@ -130,12 +119,9 @@ def verify(args: argparse.Namespace) -> int:
             output.text(report.render_verification(result, **_terminal()))
             if result.interrupted:
                 break
-    if args.json:
-        output.json([r.to_json() for r in results])
+    output.give("", lambda: [r.to_json() for r in results], lambda: verification.table(results))
     if results and results[-1].interrupted:
         raise KeyboardInterrupt
-    if args.csv:
-        _write_csv(verification.table(results), args.csv)
     return 0 if all(r.ok for r in results) else 1
 
 
@@ -149,15 +135,10 @@ def bench(args: argparse.Namespace) -> int:
     """How long this program itself takes on this machine; records the figures."""
     from . import bench, readme, report
 
-    output = _Output(args.json)
-    with _progress() as progress:
-        result = bench.run(sizes=_sizes(args.sizes), out=args.out, progress=progress)
-    if args.json:
-        output.json(result.to_json())
+    output, sizes = _Output(args.json), _sizes(args.sizes)
+    result = output.told(lambda progress: bench.run(sizes=sizes, out=args.out, progress=progress), report.render_bench)
     if args.readme == "yes":
         readme.fill("bench", f"```text\n{report.render_bench(result)}```")
-    output.text(report.render_bench(result, **_terminal()))
-    output.text(f"Recorded in {_shown(result.path)}\n")
     return 0
 
 
@@ -168,11 +149,9 @@ def show(args: argparse.Namespace) -> int:
 
     run = record.load(required(args.run, "show", "RUN"))
     output = _Output(args.json)
-    if args.json:
-        output.json(run.manifest)
-    if args.json == "-":
-        return 0
-    output.text(run.printed())
+    output.json(lambda: run.manifest)
+    if args.json != "-":
+        output.text(run.printed())
     return 0
 
 
@@ -211,8 +190,7 @@ def sass(args: argparse.Namespace) -> int:
     kernel = required(args.kernel, "sass")
     found = stages.find(kernel)
     chosen = found.configure(tunables(args, kernel, "sass"))
-    output = _Output(None)
-    output.text(toolchain.compile(found, chosen, device.find(args.device).cc, args.nvcc).sass())
+    _write(toolchain.compile(found, chosen, device.find(args.device).cc, args.nvcc).sass())
     return 0
 
 
@@ -234,13 +212,9 @@ def roofs(args: argparse.Namespace) -> int:
     """What this GPU's resources give at most, measured; records the run, for bounds to use."""
     from . import roofs
 
-    output = _Output(args.json)
-    with _progress() as progress:
-        result = roofs.run(gpu=args.gpu, out=args.out, nvcc=args.nvcc, progress=progress)
-    if args.json:
-        output.json(result.to_json())
-    output.text(roofs.render(result, **_terminal()))
-    output.text(f"Recorded in {_shown(result.path)}\n")
+    _Output(args.json).told(
+        lambda progress: roofs.run(gpu=args.gpu, out=args.out, nvcc=args.nvcc, progress=progress), roofs.render
+    )
     return 0
 
 
@@ -277,9 +251,7 @@ def doctor(args: argparse.Namespace) -> int:
         if progress:
             progress(0.0, "looking at this machine")
         found = doctor.diagnose(machine.gather(args.nvcc, args.probe == "yes"))
-    if args.json:
-        output.json(found.to_json())
-    output.text(gpu_report.render_doctor(found, **_terminal()))
+    output.give(gpu_report.render_doctor(found, **_terminal()), found.to_json)
     return 0 if found.ok else 2
 
 
@@ -311,9 +283,7 @@ def sanitize(args: argparse.Namespace) -> int:
             nvcc=args.nvcc, gpu=args.gpu, progress=progress,
             **tunables(args, kernel, "sanitize"),
         )  # fmt: skip
-    if args.json:
-        output.json(result.to_json())
-    output.text(gpu_report.render_sanitized(result, **_terminal()))
+    output.give(gpu_report.render_sanitized(result, **_terminal()), result.to_json)
     return 0 if result.ok else 1 if result.issues else 2
 
 
@@ -375,19 +345,9 @@ def time(args: argparse.Namespace) -> int:
     for size in _sizes(args.sizes) if args.sizes else [args.size]:
         args.size = size
         problems.append(_problem(args))
-    output = _Output(args.json)
-    with _progress() as progress:
-        result = timings.time(
-            kernel,
-            problem=problems,
-            against=args.against,
-            tuned=args.tuned == "yes",
-            out=args.out,
-            progress=progress,
-            **_timing(args),
-            **chosen,
-        )
-    return _timed(output, args, result)
+    options = {"against": args.against, "tuned": args.tuned == "yes", "out": args.out, **_timing(args), **chosen}
+    _, status = _timed(args, lambda progress: timings.time(kernel, problem=problems, progress=progress, **options))
+    return status
 
 
 @verb(
@@ -403,20 +363,20 @@ def ladder(args: argparse.Namespace) -> int:
     """Every stage, cuBLAS and cublasLt at every size: one table, in the run and in README."""
     from . import readme, timing_report, timings
 
-    output = _Output(args.json)
     names = [name.strip() for name in args.stages.split(",") if name.strip()] if args.stages else None
     if names == []:
         raise TilescopeError(f"STAGES={args.stages} names no stage.", "Give one or more, with commas between.")
-    with _progress() as progress:
-        result = timings.ladder(
-            names=names, sizes=_sizes(args.sizes), distribution=args.distribution, seed=args.seed, out=args.out, progress=progress, **_timing(args)
-        )  # fmt: skip
-    status = _timed(output, args, result)
+    options = {"distribution": args.distribution, "seed": args.seed, "out": args.out, **_timing(args)}
+    sizes = _sizes(args.sizes)
+    result, status = _timed(
+        args, lambda progress: timings.ladder(names=names, sizes=sizes, progress=progress, **options)
+    )
     if args.readme == "yes" and names is None and status == 0 and result.path:
         try:
             readme.fill("ladder", timing_report.markdown(result))
-        except (TilescopeError, OSError) as e:
-            output.text(f"README was left as it is: {e}\n")
+        except TilescopeError as e:
+            if args.json != "-":
+                _write(f"README was left as it is: {e}\n")
     return status
 
 
@@ -431,9 +391,7 @@ def compare(args: argparse.Namespace) -> int:
 
     output = _Output(args.json)
     result = comparison.compare(required(args.a, "compare", "A"), required(args.b, "compare", "B"))
-    if args.json:
-        output.json(result.to_json())
-    output.text(timing_report.render_comparison(result, **_terminal()))
+    output.give(timing_report.render_comparison(result, **_terminal()), result.to_json)
     return 0 if result.ok else 1
 
 
@@ -457,19 +415,15 @@ def _sizes(words: str) -> list[int]:
     return sizes
 
 
-def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
-    """Print a timing; the exit status that it calls for. Raises TilescopeError where something could not be measured."""
+def _timed(args: argparse.Namespace, work: Callable[[Any], Any]) -> tuple[Any, int]:
+    """Do and print a timing; it, and the exit status that it calls for. Raises TilescopeError where something could not be measured."""
     from . import timing_report, timings
 
-    if args.json:
-        output.json(result.to_json())
-    output.text(timing_report.render(result, **_terminal()))
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
+    result = _Output(args.json).told(work, timing_report.render)
     if result.interrupted:
         raise KeyboardInterrupt
     if not result.ok:
-        return 1
+        return result, 1
     undone = [e for name, e in result.missing.items() if name not in timings.LIBRARIES]
     if undone:
         raise undone[0]
@@ -478,7 +432,7 @@ def _timed(output: _Output, args: argparse.Namespace, result: Any) -> int:
         raise TilescopeError(
             f"{first.stage} on {first.problem}: {first.fault.splitlines()[0]}", "\n".join(first.fault.splitlines()[1:])
         )
-    return 0
+    return result, 0
 
 
 def _positive(name: str, value: float) -> float:
@@ -512,15 +466,10 @@ def ledger(args: argparse.Namespace) -> int:
     """Every quantitative statement of the three articles, with a verdict and the evidence."""
     from . import ledger
 
-    output = _Output(args.json)
-    result, lost = _computed(lambda progress: ledger.run(device=args.device, out=args.out, progress=progress))
-    output.text(ledger.render(result.table, **_terminal()))
-    if args.json:
-        output.json(result.to_json())
-    if lost:
-        raise lost
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
+    _Output(args.json).told(
+        lambda progress: ledger.run(device=args.device, out=args.out, progress=progress),
+        lambda result, **terminal: ledger.render(result.table, **terminal),
+    )
     return 0
 
 
@@ -546,26 +495,26 @@ def experiment(args: argparse.Namespace) -> int:
     output = _Output(args.json)
     if not args.name:
         found = [definition.load(name) for name in definition.names()]
-        if args.json:
-            output.json([{"experiment": d.name, "question": d.question, "backends": d.backends} for d in found])
         width = max((len(d.name) for d in found), default=0)
-        output.text("".join(f"{d.name:{width}}  {d.question}\n" for d in found))
+        output.give(
+            "".join(f"{d.name:{width}}  {d.question}\n" for d in found),
+            lambda: [{"experiment": d.name, "question": d.question, "backends": d.backends} for d in found],
+        )
         return 0
-    with _progress() as progress, _kept():
-        result = experiments.experiment(
-            args.name, backend=args.backend, fresh=args.fresh == "yes", gpu=args.gpu, nvcc=args.nvcc, workers=args.workers,
-            scheduler=args.scheduler, out=args.out, progress=progress,
-        )  # fmt: skip
-    if args.json:
-        output.json(result.to_json())
-    output.text(experiment_report.render(result, **_terminal()))
-    if result.path:
+
+    def where(result: Any) -> str:
+        if not result.started:
+            return f"Nothing new to measure: all is in {_shown(result.path)}\n"
         known = len(result.taken) - result.taken.count("measured")
-        said = f"; {known} of {len(result.taken)} points were known" if known and result.started else ""
-        output.text(
-            f"Recorded in {_shown(result.path)}{said}\n"
-            if result.started
-            else f"Nothing new to measure: all is in {_shown(result.path)}\n"
+        said = f"; {known} of {len(result.taken)} points were known" if known else ""
+        return f"Recorded in {_shown(result.path)}{said}\n"
+
+    options = {"fresh": args.fresh == "yes", "backend": args.backend, **_spread(args)}
+    with _kept():
+        result = output.told(
+            lambda progress: experiments.experiment(args.name, progress=progress, **options),
+            experiment_report.render,
+            where,
         )
     if result.troubles:
         raise TilescopeError(
@@ -586,17 +535,17 @@ def reproduce(args: argparse.Namespace) -> int:
 
     output = _Output(args.json)
     run = required(args.exp, "reproduce", "EXP")
-    with _progress() as progress, _kept():
-        result = reproduction.reproduce(
-            run, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, workers=args.workers, scheduler=args.scheduler, out=args.out,
-            progress=progress,
-        )  # fmt: skip
-    if args.json:
-        output.json(result.to_json())
-    output.text(experiment_report.render_reproduction(result, **_terminal()))
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
+    with _kept():
+        result = output.told(
+            lambda progress: reproduction.reproduce(run, backend=args.backend, progress=progress, **_spread(args)),
+            experiment_report.render_reproduction,
+        )
     return 0 if result.ok else 1
+
+
+def _spread(args: argparse.Namespace) -> dict[str, Any]:
+    """What EXPERIMENT says, as arguments of harness.experiments."""
+    return {o.name: getattr(args, o.name) for o in EXPERIMENT if o is not JSON}
 
 
 @contextmanager
@@ -618,13 +567,13 @@ def index(args: argparse.Namespace) -> int:
     """Every recorded run, under profiles/ and experiments/, in one table; checksums are left to show, report and reproduce."""
     from . import experiment_report, indexing
 
-    output = _Output(args.json)
+    output = _Output(args.json, args.csv)
     table = indexing.index(points=args.points == "yes")
-    if args.csv:
-        _write_csv(table, args.csv)
-    if args.json:
-        output.json(table.astype(object).where(table.notna(), None).to_dict("records"))
-    output.text(experiment_report.render_index(table, **_terminal()))
+    output.give(
+        experiment_report.render_index(table, **_terminal()),
+        lambda: table.astype(object).where(table.notna(), None).to_dict("records"),
+        lambda: table,
+    )
     for words in table.attrs["warnings"]:
         print(f"warning: {words}", file=sys.stderr)
     return 0
@@ -649,9 +598,7 @@ def trace(args: argparse.Namespace) -> int:
     except sim.Fault as fault:
         output.text(f"{fault}\n")
         return 1
-    if args.json:
-        output.json(result.to_json())
-    output.text(tracing.render(result))
+    output.give(tracing.render(result), result.to_json)
     return 0
 
 
@@ -666,16 +613,11 @@ def steps(args: argparse.Namespace) -> int:
     """Each rung of the ladder beside its parent: what the change aimed at, what is predicted, what moved."""
     from . import readme, steps
 
-    output = _Output(args.json)
-    with _progress() as progress:
-        result = steps.run(args.device, args.size, args.out, args.nvcc, progress)
-    if args.json:
-        output.json(result.to_json())
-    output.text(steps.render(result, **_terminal()))
+    result = _Output(args.json).told(
+        lambda progress: steps.run(args.device, args.size, args.out, args.nvcc, progress), steps.render
+    )
     if args.readme == "yes":
         readme.fill("steps", steps.markdown(result))
-    if result.path:
-        output.text(f"Recorded in {_shown(result.path)}\n")
     return 0
 
 
@@ -703,17 +645,15 @@ def tune(args: argparse.Namespace) -> int:
     sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
     rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k", "seed")}
     problem = Problem(*(shape(args.size, args.m, args.n, args.k) if sized else (4096,) * 3), **rest)
-    with _kept("candidates"), _progress() as progress:
-        result = tune.run(
-            kernel, problem=problem, given=given, count=args.count, timed=args.timed, sampled=args.sampled, margin=args.margin, seed=args.seed,
-            device=args.device, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, out=args.out, progress=progress,
+    with _kept("candidates"):
+        result = output.told(
+            lambda progress: tune.run(
+                kernel, problem=problem, given=given, count=args.count, timed=args.timed, sampled=args.sampled, margin=args.margin, seed=args.seed,
+                device=args.device, backend=args.backend, gpu=args.gpu, nvcc=args.nvcc, out=args.out, progress=progress,
+            ),
+            tune.render,
         )  # fmt: skip
-    if args.json:
-        output.json(result.to_json())
-    output.text(tune.render(result, **_terminal()))
-    output.text(f"Recorded in {_shown(result.path)}\n")
-    if result.interrupted:
-        with _kept("candidates"):
+        if result.interrupted:
             raise KeyboardInterrupt
     return 0 if result.winner and not result.lost else 1
 
@@ -733,6 +673,8 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         return _complain("out of memory.", "Choose a smaller size.")
     except Exception as e:
+        if isinstance(e, OSError) and e.errno in disk.FULL:
+            return _complain(f"cannot write {e.filename or 'a file'}: {disk.FULL[e.errno]}.", "Make room.")
         if os.environ.get("TILESCOPE_TRACEBACK"):
             raise
         return _complain(f"a bug in Tilescope: {type(e).__name__}: {e}", "Set TILESCOPE_TRACEBACK=1 for the traceback.")
@@ -769,54 +711,72 @@ def run(argv: list[str]) -> int:
 
 
 class _Output:
-    """Where a verb's result goes: text to standard output, JSON to a file or, instead of the text, to standard output.
+    """Where a verb's result goes: text to standard output; JSON to a file or, instead of the text, to standard output; a table to a
+    file as CSV.
 
-    Raises TilescopeError at once if the file cannot be written: before the work, not after it.
+    Raises TilescopeError at once if a file cannot be written: before the work, not after it.
     """
 
-    def __init__(self, target: str | None) -> None:
-        self.target = target
-        if target not in (None, "-"):
-            _check_writable("JSON", target)
+    def __init__(self, json: str | None, csv: str | None = None) -> None:
+        self.target, self.sheet = json, csv
+        for option, target in (("JSON", json), ("CSV", csv)):
+            if target and (option, target) != ("JSON", "-"):
+                disk.check(target, option)
+
+    def told(
+        self,
+        work: Callable[[Any], Any],
+        render: Callable[..., str],
+        where: Callable[[Any], str] = lambda result: f"Recorded in {_shown(result.path)}\n",
+    ) -> Any:
+        """Call work with a progress callable, and `give` what comes of it, and where it is recorded, also if it could not be."""
+        lost = None
+        try:
+            with _progress() as progress:
+                result = work(progress)
+        except NotRecorded as e:
+            result, lost = e.result, e
+        words = render(result, **_terminal())
+        self.give(words + (where(result) if result.path else ""), result.to_json, lost=lost)
+        return result
+
+    def give(
+        self,
+        words: str,
+        data: Callable[[], Any],
+        table: Callable[[], Any] | None = None,
+        lost: TilescopeError | None = None,
+    ) -> None:
+        """Print a result and write its files. Raises TilescopeError for what could not be written, `lost` included, after all else."""
+        troubles = [lost] if lost else []
+        for put, what in ((self.text, words), (self.json, data), (self.csv, table)):
+            try:
+                put(what)
+            except TilescopeError as e:
+                troubles.append(e)
+        for e in troubles[:-1]:
+            _complain(e.what, e.remedy)
+        if troubles:
+            raise troubles[-1]
 
     def text(self, words: str) -> None:
         if self.target != "-":
             _write(words)
 
-    def json(self, data: Any) -> None:
+    def json(self, data: Callable[[], Any]) -> None:
+        if not self.target:
+            return
         from .record import plain
 
-        words = json.dumps(plain(data), indent=1, allow_nan=False) + "\n"
+        words = json.dumps(plain(data()), indent=1, allow_nan=False) + "\n"
         if self.target == "-":
             _write(words)
-            return
-        path = Path(os.path.realpath(self.target))
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
-                path.write_text(words)
-            else:
-                part.write_text(words)
-                os.replace(part, path)
-        except OSError as e:
-            raise TilescopeError(f"cannot write JSON={self.target}: {e.strerror}.") from e
-        finally:
-            part.unlink(missing_ok=True)
+        else:
+            disk.write(self.target, words, "JSON")
 
-
-def _check_writable(name: str, target: str) -> None:
-    """Raises TilescopeError where NAME= is no file that can be written."""
-    folder = Path(target).absolute().parent
-    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise TilescopeError(f"cannot write {name}={target}.", "Give a file in a folder that exists and is writable.")
-
-
-def _write_csv(table: Any, target: str) -> None:
-    """Write a frame where CSV= says. Raises TilescopeError where that fails."""
-    try:
-        table.to_csv(target, index=False, lineterminator="\n")
-    except OSError as e:
-        raise TilescopeError(f"cannot write CSV={target}: {e.strerror}.") from e
+    def csv(self, table: Callable[[], Any] | None) -> None:
+        if self.sheet and table:
+            disk.write(self.sheet, table().to_csv(index=False, lineterminator="\n"), "CSV")
 
 
 def _write(words: str) -> None:
@@ -839,15 +799,6 @@ def _terminal() -> dict[str, Any]:
         "width": min(100, os.get_terminal_size(sys.stdout.fileno()).columns or 100),
         "colour": "NO_COLOR" not in os.environ,
     }
-
-
-def _computed(work: Callable[[Any], Any]) -> tuple[Any, NotRecorded | None]:
-    """What work gives, called with a progress callable, and why it could not be recorded, if so."""
-    try:
-        with _progress() as progress:
-            return work(progress), None
-    except NotRecorded as e:
-        return e.result, e
 
 
 def _shown(path: Path) -> str:

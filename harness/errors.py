@@ -24,7 +24,7 @@ class NotRecorded(TilescopeError):
     """A run was computed but could not be recorded, as on a full disk: `result` is what was computed."""
 
     def __init__(self, error: TilescopeError, result: Any, remedy: str = "") -> None:
-        super().__init__(error.what, f"{error.remedy} {remedy}".strip())
+        super().__init__(f"the run was not recorded: {error.what}", f"{error.remedy} {remedy}".strip())
         self.result = result
 
 

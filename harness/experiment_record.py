@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from . import record as records
 from .definition import Definition, Point
 from .errors import TilescopeError
 from .expectations import Measured, Verdict, meaning
+from .journal import KEPT
 from .measuring import Measurement, Task
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Experiment:
     taken    where each came from: 'measured' now, 'journal', or the id of an earlier run
     claims   the verdicts on the definition's claims
     path     the run directory; that of an earlier run where it has all of this already
+    manifest as it is recorded
     """
 
     id: str
@@ -59,6 +61,7 @@ class Experiment:
     started: float
     ended: float
     path: Path | None = None
+    manifest: dict[str, Any] = field(default_factory=dict)
 
     @property
     def surprises(self) -> list[Verdict]:
@@ -233,7 +236,7 @@ def loaded(run: records.Run, definition: Definition | None = None) -> Experiment
     found = list(measurements(run).values())
     result = Experiment(
         run.id, definition, run.manifest["backend"], points_of(run), found, run.runs.to_dict("records"), list(run.runs.taken), [],
-        0.0, 0.0, run.path,
+        0.0, 0.0, run.path, run.manifest,
     )  # fmt: skip
     result.claims = [c.judge(result.measured) for c in definition.claims]
     return result
@@ -261,10 +264,10 @@ def rows(
 
 def write(
     result: Experiment, path: Path, binaries: Mapping[str, Binary], tasks: Sequence[Task], versions: Mapping[str, str], reproduces: str
-) -> Path:  # fmt: skip
-    """Write a finished experiment as a run directory at `path` (from record.destination); gives the path.
+) -> None:  # fmt: skip
+    """Record a finished experiment at `path` (from record.destination), and set its path and manifest.
 
-    reproduces: id of the run that it repeats, or nothing. Raises TilescopeError where it cannot be written.
+    reproduces: id of the run that it repeats, or nothing. Raises NotRecorded, which holds the experiment, where it cannot be written.
     """
     from . import experiment_report
 
@@ -292,7 +295,7 @@ def write(
         )
         columns = ["run", "seconds", "clock_mhz", "power_w", "temperature_c", "reasons"]
         tables["telemetry"] = pd.DataFrame(telemetry, columns=columns)
-    manifest = {
+    result.manifest = records.plain({
         "id": result.id, "kind": KIND, "experiment": definition.name, "question": definition.question, "backend": result.backend,
         "devices": sorted({row["device"] for row in result.rows}), "started": started, "ended": ended, "environment": where,
         "tools": dict(versions), "how": asdict(definition.on(result.backend)), "points": len(result.points),
@@ -300,7 +303,7 @@ def write(
         "units": {metric: meaning(metric)[0] for metric in definition.metrics},
         "claims": [asdict(c) | {"readings": [asdict(r) for r in c.readings]} for c in result.claims], "troubles": result.troubles,
         "reproduces": reproduces or None,
-    }  # fmt: skip
+    })  # fmt: skip
     files: dict[str, str | bytes] = {
         definitions.FILE: definition.text,
         "points.csv": result.table.to_csv(index=False, float_format="%.10g"),
@@ -308,7 +311,7 @@ def write(
     }
     if diff := environment.diff():
         files["git.diff"] = diff
-    return records.write(path, manifest, tables, files)
+    records.save(result, path, result.manifest, tables, files, KEPT)
 
 
 def _binaries(binaries: Mapping[str, Binary], tasks: Sequence[Task]) -> pd.DataFrame:

@@ -91,7 +91,8 @@ def run(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Experiment:
-    """Measure points of a definition; see `experiment`. reproduces: id of the run that is repeated."""
+    """Measure points of a definition; see `experiment`. reproduces: id of the run that is repeated. Raises NotRecorded, which holds the
+    Experiment, where the run cannot be recorded: its points stay in the journal."""
     note = progress or (lambda fraction, words: None)
     started = time.time()
     identity = records.new_id(definition.name, tuple(points))
@@ -118,7 +119,7 @@ def run(
         )  # fmt: skip
         result.claims = [c.judge(result.measured) for c in definition.claims]
         note(1.0, "recording")
-        result.path = experiment_record.write(result, path, binaries, tasks, versions, reproduces)
+        experiment_record.write(result, path, binaries, tasks, versions, reproduces)
         journal.done()
     return result
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import definition, record
-from .environment import ROOT, public
+from . import definition, disk, record
+from .environment import ROOT
 from .errors import TilescopeError
 
 if TYPE_CHECKING:
@@ -34,15 +31,12 @@ def write(run: str | Path | None = None, name: str | None = None, out: str | Pat
         raise TilescopeError(
             "report needs RUN or NAME, and not both.", "RUN= is a run directory or id, NAME= an experiment."
         )
-    if run:
-        loaded = record.load(run)
-        content, stem = single(loaded), _stem(loaded)
-    else:
-        runs = experiment(str(name))
-        stem = runs[0].path.parent.parent.name
-        content = several(stem, runs)
+    runs = [record.load(run)] if run else experiment(str(name))
+    stem = _stem(runs[0]) if run else runs[0].path.parent.parent.name
     path = Path(out).expanduser() if out else REPORTS / f"{stem}.html"
-    return _save(path, render(content))
+    disk.check(path, "OUT", parents=True)
+    disk.write(path, render(single(runs[0]) if run else several(stem, runs)), "OUT")
+    return path
 
 
 def _stem(run: Run) -> str:
@@ -92,21 +86,3 @@ def several(name: str, runs: Sequence[Run]) -> Content:
     content = others.several(name, runs)
     content.date = max(map(_date, runs))
     return content
-
-
-def _save(path: Path, page: str) -> Path:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        if path.is_dir():
-            raise TilescopeError(f"OUT={path} is a folder.", "Give the name of a file.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(page, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as e:
-        raise TilescopeError(
-            f"cannot write {public(path)}: {e.strerror or e}.", "Choose a writable file with OUT=."
-        ) from e
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-    return path

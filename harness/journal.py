@@ -6,14 +6,16 @@ time holds a journal; it is removed once the run directory is written.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from . import disk
 from .errors import TilescopeError
+
+KEPT = "What was measured is kept: the same command goes on from there."
 
 
 class Journal:
@@ -25,13 +27,9 @@ class Journal:
 
     def __enter__(self) -> Journal:
         """Raises TilescopeError where another process holds the journal, or it cannot be written."""
-        try:
+        with disk.explained(self.path, "OUT"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b", buffering=0)
-        except OSError as e:
-            raise TilescopeError(
-                f"cannot write {self.path.parent}: {e.strerror}.", "Choose a writable folder with OUT=."
-            ) from e
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,17 +71,14 @@ class Journal:
         """Write an entry down and wait until the disk has it. Raises TilescopeError where it does not fit; what was there stays."""
         at = self._file.seek(0, os.SEEK_END)
         line = memoryview(json.dumps({"key": key, "data": data}, default=_number).encode() + b"\n")
-        try:
-            while line:
-                line = line[self._file.write(line) :]
-            os.fsync(self._file.fileno())
-        except OSError as e:
-            self._file.truncate(at)
-            full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            raise TilescopeError(
-                f"the disk of {self.path.parent} is full." if full else f"cannot write {self.path}: {e.strerror}.",
-                "What was measured before is kept: free some space, and the same command goes on from there.",
-            ) from e
+        with disk.explained(self.path, remedy=KEPT):
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+                os.fsync(self._file.fileno())
+            except OSError:
+                self._file.truncate(at)
+                raise
         self.entries[key] = data
 
     def done(self) -> None:

@@ -22,7 +22,7 @@ from . import device as devices
 from . import environment, profiling, record, roofs
 from . import stage as stages
 from .claims import FAILS, HOLDS, PARTLY, UNCHECKED, Verdict
-from .errors import NotRecorded, TilescopeError
+from .errors import TilescopeError
 from .ncu import STALL
 from .profiling import Profile
 from .roofs import Roof
@@ -383,8 +383,5 @@ def run(
             "ledger.md": markdown(result.table),
             "ledger.txt": render(result.table),
         }
-        try:
-            result.path = record.write(path, manifest, {"runs": pd.DataFrame([row]), "ledger": result.table}, files)
-        except TilescopeError as e:
-            raise NotRecorded(e, result) from e
+        record.save(result, path, manifest, {"runs": pd.DataFrame([row]), "ledger": result.table}, files)
     return result

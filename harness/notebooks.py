@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from . import disk
 from .environment import ROOT
 from .errors import TilescopeError
 
@@ -70,7 +70,7 @@ def execute(
         except (CellTimeoutError, DeadKernelError) as e:
             raise TilescopeError(f"{path.name}: {str(e).splitlines()[0]}") from e
         if keep:
-            _write(path, tidy(notebook))
+            disk.write(path, json.dumps(tidy(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
         seconds[path.stem] = time.perf_counter() - start
     return seconds
 
@@ -88,14 +88,3 @@ def tidy(notebook: dict) -> dict:
             if "image/png" in data:
                 data.pop("text/plain", None)
     return notebook
-
-
-def _write(path: Path, notebook: dict) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-        os.replace(part, path)
-    except OSError as e:
-        raise TilescopeError(f"cannot write {path.name}: {e.strerror}.") from e
-    finally:
-        part.unlink(missing_ok=True)

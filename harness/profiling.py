@@ -35,7 +35,7 @@ from . import device as devices
 from . import record as records
 from . import stage as stages
 from .device import Device
-from .errors import NotRecorded, TilescopeError
+from .errors import TilescopeError
 from .measurement import Point
 from .occupancy import Occupancy, occupancy, static_shared
 from .problem import Problem
@@ -325,10 +325,7 @@ def profile(
     )  # fmt: skip
     if path:
         note(0.95, "recording")
-        try:
-            result.path = _record(result, path)
-        except TilescopeError as e:
-            raise NotRecorded(e, result, "RECORD=no records nothing.") from e
+        _record(result, path)
     return result
 
 
@@ -554,7 +551,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _record(profile: Profile, path: Path) -> Path:
+def _record(profile: Profile, path: Path) -> None:
     from . import report
 
     summary = profile.to_json()
@@ -578,7 +575,8 @@ def _record(profile: Profile, path: Path) -> Path:
         "commit": (where["git"] or {}).get("commit"), "dirty": (where["git"] or {}).get("dirty"),
         "started": manifest["started"], "ended": manifest["ended"], "ok": profile.ok,
     }  # fmt: skip
-    return records.write(
+    records.save(
+        profile,
         path,
         manifest,
         {
@@ -594,4 +592,5 @@ def _record(profile: Profile, path: Path) -> Path:
             **{Path(path).name: text for path, text in profile.binary.sources.items()},
             **(profile.measured.files() if profile.measured else {}),
         },
+        "RECORD=no records nothing.",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import disk
 from .errors import TilescopeError
 from .toolchain import ROOT
 
@@ -17,8 +19,11 @@ PICTURE = ROOT / "analysis" / "pictures" / "tiled2d.png"
 
 
 def fill(name: str, text: str, path: Path = README) -> None:
-    """Replace what stands between the markers of a part. Raises TilescopeError where README has no such markers."""
-    whole = path.read_text()
+    """Replace what stands between the markers of a part. Raises TilescopeError where README has no such markers or cannot be written."""
+    try:
+        whole = path.read_text()
+    except OSError as e:
+        raise TilescopeError(f"cannot read {path}: {e.strerror}.") from e
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
     if len(pattern.findall(whole)) != 1:
@@ -27,7 +32,7 @@ def fill(name: str, text: str, path: Path = README) -> None:
         )
     changed = pattern.sub(lambda m: f"{begin}\n{text.strip()}\n{end}", whole)
     if changed != whole:
-        path.write_text(changed)
+        disk.write(path, changed)
 
 
 BOUNDS = ROOT / "profiles/recorded/h200/bounds_4096.csv"
@@ -51,7 +56,7 @@ def refresh() -> None:
     profile = profiling.profile("tiled2d", record=False)
     fill("profile", f"```text\n{report.render(profile)}```")
     table = bound_and_time()
-    table.to_csv(BOUNDS, index=False, float_format="%.4g")
+    disk.write(BOUNDS, table.to_csv(index=False, float_format="%.4g"))
     rows = "\n".join(
         f"| `{r.stage}` | {r.bottleneck} | {r.bound_ms:.3g} | {r.measured_ms:.4g} | {r.measured_over_bound:.2f} |"
         for r in table.itertuples()
@@ -61,6 +66,7 @@ def refresh() -> None:
     )
     shipped = record.PROFILES / "recorded"
     fill("searches", tune.markdown([run for run in tune.searches(device.find("h200")) if shipped in run.path.parents]))
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    plots.overview(profile, line="a[i] = As").savefig(PICTURE)
+    picture = io.BytesIO()
+    plots.overview(profile, line="a[i] = As").savefig(picture, format=PICTURE.suffix[1:])
+    disk.write(PICTURE, picture.getvalue())
     fill("picture", f"![Which banks a warp reads, and what bounds tiled2d]({PICTURE.relative_to(ROOT)})")

@@ -33,8 +33,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import disk
 from .environment import ROOT
-from .errors import TilescopeError
+from .errors import NotRecorded, TilescopeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,28 +145,17 @@ def destination(out: str | Path | None, stage: str, run: str) -> Path:
     Leaves nothing behind. Raises TilescopeError if something is there already or the place cannot be written, so that this is
     known before the work and not after it.
     """
-    path = Path(out).expanduser().resolve() if out else PROFILES / re.sub(r"[^\w.-]", "_", stage).lstrip(".") / run
-    _refuse_existing(path)
-    parent = next(p for p in path.parents if p.exists())
-    with _explained(path):
-        if not parent.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{parent} is a file")
-        probe = parent / f"{PARTIAL}{secrets.token_hex(6)}"
-        probe.mkdir()
-        probe.rmdir()
-        space = os.statvfs(parent)
-        if space.f_blocks and not space.f_bavail:
-            raise OSError(errno.ENOSPC, "disk full")
+    named = os.path.realpath(Path(out).expanduser()) if out else None
+    path = Path(named) if named else PROFILES / re.sub(r"[^\w.-]", "_", stage).lstrip(".") / run
+    with disk.explained(f"OUT={path}", "OUT"):
+        _refuse_existing(path)
+        disk.probe(path)
     return path
 
 
 def _refuse_existing(path: Path) -> None:
     if path.is_dir():
-        try:
-            empty = not any(path.iterdir())
-        except OSError as e:
-            raise TilescopeError(f"OUT={path} cannot be read: {e.strerror}.") from e
-        if not empty:
+        if any(path.iterdir()):
             raise TilescopeError(
                 f"OUT={path} exists and is not empty.", "A run is never overwritten: choose a new folder."
             )
@@ -175,26 +165,6 @@ def _refuse_existing(path: Path) -> None:
             )
     elif path.is_symlink() or path.exists():
         raise TilescopeError(f"OUT={path} is a file.", "Choose a new folder.")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            what, remedy = (
-                f"the disk of {path.parent} is full: the run was not recorded.",
-                "Free some space, or choose another disk with OUT=.",
-            )
-        elif e.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            what, remedy = (
-                f"OUT={path} was written by another run meanwhile.",
-                "A run is never overwritten: choose a new folder.",
-            )
-        else:
-            what, remedy = f"cannot write {path}: {e.strerror or e}.", "Choose a writable folder with OUT=."
-        raise TilescopeError(what, remedy) from e
 
 
 def frame(columns: Mapping[str, str], data: Any) -> pd.DataFrame:
@@ -214,7 +184,8 @@ def write(
     """Write a run directory at `path` (from `destination`): all of it or none, and never over another.
 
     manifest: must hold `id` and `kind`; `format` is added. tables: runs, values, lines, and others a kind may have.
-    files: other contents by name. Raises TilescopeError where the disk is full or the place cannot be written.
+    files: other contents by name. Raises TilescopeError where the disk is full or the place cannot be written. What was computed is
+    recorded with `save`.
     """
     contents: dict[str, bytes] = {"manifest.json": _json({"format": FORMAT, **manifest})}
     for name, table in tables.items():
@@ -224,24 +195,51 @@ def write(
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     contents[CHECKSUMS] = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
 
-    work = path.parent / f"{PARTIAL}{secrets.token_hex(6)}"
+    with disk.explained(f"OUT={path}", "OUT"), disk.above(path), _partial(path.parent) as work:
+        for name, data in contents.items():
+            _write_file(work / name, data)
+        _sync(work)
+        try:
+            os.rename(work, path)
+        except OSError as e:
+            if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise TilescopeError(
+                f"OUT={path} was written by another run meanwhile.", "A run is never overwritten: choose a new folder."
+            ) from e
+        _sync(path.parent)
+    return path
+
+
+@contextmanager
+def _partial(folder: Path) -> Iterator[Path]:
+    """A locked temporary folder for a run; gone after the block, unless it has another name by then."""
+    _sweep(folder)
+    work = folder / f"{PARTIAL}{secrets.token_hex(6)}"
     lock = -1
     try:
-        with _explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(path.parent)
-            work.mkdir()
-            lock = _lock(work)
-            for name, data in contents.items():
-                _write_file(work / name, data)
-            _sync(work)
-            os.rename(work, path)
-            _sync(path.parent)
+        work.mkdir()
+        lock = _lock(work)
+        yield work
     finally:
         if lock >= 0:
             os.close(lock)
         shutil.rmtree(work, ignore_errors=True)
-    return path
+
+
+def save(
+    result: Any,
+    path: Path,
+    manifest: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    files: Mapping[str, str | bytes] | None = None,
+    remedy: str = "",
+) -> None:
+    """`write` what was computed, and set its `path`. Raises NotRecorded, which holds it, where that fails; remedy: what else helps."""
+    try:
+        result.path = write(path, manifest, tables, files)
+    except TilescopeError as e:
+        raise NotRecorded(e, result, remedy) from e
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

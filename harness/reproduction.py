@@ -16,7 +16,7 @@ from . import agreement, backends, experiment_record, experiments, statistics
 from . import definition as definitions
 from . import record as records
 from .comparison import DOUBTFUL
-from .errors import TilescopeError, nearest
+from .errors import NotRecorded, TilescopeError, nearest
 from .expectations import HOLDS
 from .experiment_record import Experiment
 from .experiments import Progress
@@ -132,7 +132,8 @@ def reproduce(
     """Measure every point of a recorded run anew and compare. run: see `find`. backend: the recorded one; 'sim' repeats what was
     simulated of a run on a GPU.
 
-    Raises TilescopeError where the run is damaged, no experiment, made by a newer version, or needs a GPU that is not here.
+    Raises TilescopeError where the run is damaged, no experiment, made by a newer version, or needs a GPU that is not here; NotRecorded,
+    which holds the Reproduction, where the repetition cannot be recorded.
     """
     recorded = find(run)
     before = experiment_record.loaded(recorded)
@@ -146,12 +147,15 @@ def reproduce(
     points = before.points
     if chosen == "sim" and before.backend == "gpu":
         points = definition.points("sim")
-    again = experiments.run(
-        definition, chosen, points, fresh=True, reproduces=recorded.id, gpu=gpu, nvcc=nvcc, workers=workers, scheduler=scheduler,
-        out=out, progress=progress,
-    )  # fmt: skip
-    assert again.path is not None
-    return compare(recorded, records.load(again.path, check=False), before, again)
+    try:
+        again = experiments.run(
+            definition, chosen, points, fresh=True, reproduces=recorded.id, gpu=gpu, nvcc=nvcc, workers=workers, scheduler=scheduler,
+            out=out, progress=progress,
+        )  # fmt: skip
+    except NotRecorded as e:
+        e.result = compare(before, e.result)
+        raise
+    return compare(before, again)
 
 
 def find(run: str | Path) -> records.Run:
@@ -198,14 +202,11 @@ def _readable(manifest: Path) -> records.Run | None:
         return None
 
 
-def compare(
-    recorded: records.Run, repeated: records.Run, before: Experiment | None = None, again: Experiment | None = None
-) -> Reproduction:
-    """A recorded run beside another run of the same experiment."""
-    before, again = before or experiment_record.loaded(recorded), again or experiment_record.loaded(repeated)
+def compare(before: Experiment, again: Experiment) -> Reproduction:
+    """A run of an experiment beside another."""
     found = Reproduction(
-        before.definition.name, before.id, again.id, len(again.points), list(_environment(recorded.manifest, repeated.manifest)),
-        troubles=again.troubles, path=repeated.path,
+        before.definition.name, before.id, again.id, len(again.points), list(_environment(before.manifest, again.manifest)),
+        troubles=again.troubles, path=again.path,
     )  # fmt: skip
     then = {_place(p): n for n, p in enumerate(before.points)}
     for n, point in enumerate(again.points):

@@ -390,11 +390,11 @@ def run(
     with Session(chosen) as session:
         found = probes.measure(session, binary, chosen.device, progress=progress)
     result = Result(id, chosen.device, chosen.name, found)
-    result.path = _record(result, path, binary, started)
+    _record(result, path, binary, started)
     return result
 
 
-def _record(result: Result, path: Path, binary: Binary, started: float) -> Path:
+def _record(result: Result, path: Path, binary: Binary, started: float) -> None:
     summary = result.to_json()
     del summary["path"], summary["run"]
     where = environment.describe()
@@ -414,7 +414,7 @@ def _record(result: Result, path: Path, binary: Binary, started: float) -> Path:
         "samples": pd.DataFrame(samples, columns=["run", "roof", "sample", "value"]),
     }
     files = {"roofs.txt": render(result), "sass.txt": binary.sass(), "kernel.cubin": binary.portable_cubin()}
-    return record.write(path, manifest, tables, files)
+    record.save(result, path, manifest, tables, files)
 
 
 def render(result: Result, width: int = 100, colour: bool = False) -> str:

@@ -329,4 +329,4 @@ def _record(steps: Steps, path: Path, started: float) -> None:
         "steps.md": markdown(steps),
         "profile.txt": render(steps),
     }
-    steps.path = record.write(path, manifest, {"runs": pd.DataFrame([row]), "steps": steps.table}, files)
+    record.save(steps, path, manifest, {"runs": pd.DataFrame([row]), "steps": steps.table}, files)

@@ -308,7 +308,7 @@ def _measure(
         result.missing |= {str(problems[index]): e for index, e in outcome.unable.items()}
         result.warnings += [f"{name} was left out: {e.what} {e.remedy}".strip() for name, e in result.missing.items()]
         if path and result.points:
-            result.path = _record(result, path)
+            _record(result, path)
     if not result.points and not result.interrupted:
         raise next(iter(result.missing.values()), TilescopeError("nothing was measured."))
     return result
@@ -329,7 +329,7 @@ def _entry(
     return Entry(key, stages.anywhere(kernel), tuple(chosen.items()), binary.cubin, binary.hash), binary
 
 
-def _record(result: Timings, path: Path) -> Path:
+def _record(result: Timings, path: Path) -> None:
     from . import timing_report
 
     where = environment.describe()
@@ -356,7 +356,7 @@ def _record(result: Timings, path: Path) -> Path:
         **result.tables(),
     }
     files = {f"{result.kind}.csv": csv(result.table), "profile.txt": timing_report.render(result)}
-    return records.write(path, manifest, tables, files)
+    records.save(result, path, manifest, tables, files, "RECORD=no records nothing.")
 
 
 def run_columns(t: Timings, number: int) -> dict[str, Any]:

@@ -22,13 +22,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from . import bounds, environment, profiling, record, roofs, sim, timings, toolchain
+from . import bounds, disk, environment, profiling, record, roofs, sim, timings, toolchain
 from . import cubin as elf
 from . import stage as stages
 from .device import Device
@@ -39,6 +40,7 @@ from .words import several
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.storages.journal import BaseJournalBackend
 
 COUNT, TIMED, SAMPLED = 40, 12, 4
 """Candidates compiled, candidates timed, and candidates timed though the bounds dropped them."""
@@ -59,6 +61,7 @@ RULES = 5
 """Rules shown, of those that suggestions broke; all are recorded."""
 UNLAUNCHABLE = "its launches must be ones that a GPU takes"
 """What stands for a rule where the stage's own allow a combination whose launches are not possible."""
+KEPT = "What was tried is kept: the same command goes on from there."
 READY, TIMED_WELL = "ready", "timed"
 STATES = {
     TIMED_WELL: "timed", READY: "ready to be timed", "wrong": "wrong or at fault when timed", "bounds": "dropped by the bounds",
@@ -231,7 +234,8 @@ def run(
     given: choices by tunable. count: candidates to have compiled, those of earlier runs included. timed: of those kept, how many
     to time; sampled: of those dropped by the bounds. timer: in place of the GPU's. Ctrl-C records what there is.
 
-    Raises TilescopeError on bad input, where Optuna is missing, or where the run cannot be recorded.
+    Raises TilescopeError on bad input, where Optuna is missing, or where the journal cannot be written; NotRecorded, which holds what
+    was found, where the run cannot be recorded.
     """
     from .gpu import client
 
@@ -277,7 +281,7 @@ def run(
     result.measured = len(search.times()) - timed_before
     order = list(STATES)
     result.candidates = sorted(found, key=lambda c: (order.index(c.state), c.ms if c.ms == c.ms else math.inf, c.expected_ms))  # fmt: skip
-    result.path = _record(result, path, started)
+    _record(result, path, started)
     return result
 
 
@@ -299,6 +303,34 @@ def _optuna() -> Any:
     return optuna
 
 
+def _backend(journal: Path) -> BaseJournalBackend:
+    """Optuna's journal, which holds whole lines whatever becomes of a writer. Raises TilescopeError where it cannot be written."""
+    from optuna.storages.journal import JournalFileBackend
+
+    def kept() -> AbstractContextManager[None]:
+        return disk.explained(journal, remedy=KEPT)
+
+    def mend() -> None:
+        """Cut off what follows the last whole line: Optuna would go on behind it, and read neither."""
+        with open(journal, "r+b") as f:
+            f.truncate(f.read().rfind(b"\n") + 1)
+
+    class Backend(JournalFileBackend):
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with kept():
+                try:
+                    super().append_logs(logs)
+                except OSError:
+                    mend()
+                    raise
+
+    with kept():
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        found = Backend(str(journal))
+        mend()
+    return found
+
+
 class _Search:
     """The studies of a search in its journal: `compiled`, whose value is expected_ms, and `timed`, whose value is ms."""
 
@@ -315,22 +347,14 @@ class _Search:
         note: Callable[[float, str], None],
     ) -> None:
         self.optuna = _optuna()
-        from optuna.storages.journal import JournalFileBackend
-
         self.stage, self.device, self.problem, self.chosen = stage, device, problem, chosen
         self.nvcc, self.workers, self.note = nvcc, workers or environment.cores(), note
-        try:
-            journal.parent.mkdir(parents=True, exist_ok=True)
-            storage = self.optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
-            sampler = self.optuna.samplers.TPESampler(seed=seed)
-            self.compiled = self.optuna.create_study(
-                storage=storage, study_name="compiled", sampler=sampler, load_if_exists=True
-            )
-            self.timed = self.optuna.create_study(storage=storage, study_name="timed", load_if_exists=True)
-        except OSError as e:
-            raise TilescopeError(
-                f"cannot write {journal.parent}: {e.strerror}.", "Make room for the search's journal there."
-            ) from e
+        storage = self.optuna.storages.JournalStorage(_backend(journal))
+        sampler = self.optuna.samplers.TPESampler(seed=seed)
+        self.compiled = self.optuna.create_study(
+            storage=storage, study_name="compiled", sampler=sampler, load_if_exists=True
+        )
+        self.timed = self.optuna.create_study(storage=storage, study_name="timed", load_if_exists=True)
         self.widths = roofs.recorded_widths(device)
         self._arena: sim.Arena | None = None
         self.random = random.Random(seed)
@@ -719,7 +743,7 @@ def pruning(dropped: int, timed: int, lost: int) -> str:
     return f"The bounds dropped {dropped}; {timed} of them were timed nevertheless, {found}."
 
 
-def _record(t: Tuned, path: Path, started: float) -> Path:
+def _record(t: Tuned, path: Path, started: float) -> None:
     table = t.table
     manifest = {
         "id": t.id, "kind": "tune", "started": record.timestamp(started), "ended": record.timestamp(time.time()),
@@ -738,4 +762,4 @@ def _record(t: Tuned, path: Path, started: float) -> Path:
     }  # fmt: skip
     if t.journal and t.journal.exists():
         files["study.journal"] = t.journal.read_bytes()
-    return record.write(path, manifest, {"runs": runs, "candidates": table, "rules": t.rules}, files)
+    record.save(t, path, manifest, {"runs": runs, "candidates": table, "rules": t.rules}, files, KEPT)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+from collections.abc import Callable
 
 import pytest
 
-from harness import preflight, toolchain
+from harness import cli, preflight, record, toolchain
 
 
 def missing() -> list[str]:
@@ -20,3 +23,39 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if found := missing():
         raise pytest.UsageError("\n       ".join(found))
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """The disk is full half-way through the first file of a run."""
+
+    def write(path, data):
+        path.write_bytes(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record, "_write_file", write)
+
+
+@pytest.fixture
+def unrecorded(full_disk, capsys, tmp_path) -> Callable[..., str]:
+    """Runs a verb whose run the disk does not take, as text and as JSON: both are printed, then why and what to do, and nothing is left.
+    Gives the text."""
+
+    def run(*words: str, remedy: str = "", out: bool = True) -> str:
+        printed = []
+        for form in ("", "JSON=-"):
+            line = [*words, *filter(None, [form, f"OUT={tmp_path}/new/run" if out else ""])]
+            status = cli.main(line)
+            said, errors = capsys.readouterr()
+            assert status == 2 and errors.startswith("error: the run was not recorded: cannot write OUT="), errors
+            assert (
+                ": the disk is full.\n       Make room, or choose another disk with OUT=." in errors
+                and remedy in errors
+            )
+            assert len(errors.splitlines()) == 2 and "Recorded in" not in said
+            assert not (tmp_path / "new").exists() and not list(tmp_path.rglob(f"{record.PARTIAL}*"))
+            printed.append(said)
+        assert json.loads(printed[1])["path"] is None
+        return printed[0]
+
+    return run

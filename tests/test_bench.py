@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness import bench, record, report
+from harness import bench, cli, readme, record, report
 from harness import stage as stages
 from harness.errors import TilescopeError
 
@@ -42,6 +42,23 @@ def test_bad_sizes_are_refused_before_the_work(tmp_path, monkeypatch, sizes, wor
     with pytest.raises(TilescopeError, match=words):
         bench.run(sizes=sizes, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_figures_that_are_not_recorded_are_printed(unrecorded, monkeypatch):
+    figure = bench.Figure("list", 0.1, "s")
+    monkeypatch.setattr(stages, "names", list)
+    monkeypatch.setattr(bench, "_command", lambda *words: (0.1, 1.0))
+    monkeypatch.setattr(bench, "_throughput", lambda doing: [figure])
+    monkeypatch.setattr(bench, "_index", lambda doing: [figure])
+    assert "Tilescope itself on" in unrecorded("bench", "SIZES=32", "README=yes")
+
+
+def test_a_readme_that_cannot_be_written_does_not_lose_the_figures(result, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(bench, "run", lambda **options: result)
+    monkeypatch.setattr(readme.fill, "__defaults__", (tmp_path / "none/README.md",))
+    assert cli.main(["bench", "README=yes"]) == 2
+    said = capsys.readouterr()
+    assert "Tilescope itself on" in said.out and said.err.startswith(f"error: cannot read {tmp_path}/none/README.md: ")
 
 
 def test_missed_targets_are_marked(result):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -364,16 +368,126 @@ def test_a_run_is_shown_as_its_verb_printed_it(capsys, tmp_path):
     assert status == 2 and f"make report RUN={tmp_path}/bare" in errors
 
 
-@pytest.mark.parametrize("verb", ["profile naive SIZE=8", "ledger"])
-@pytest.mark.parametrize("form", ["", " JSON=-"])
-def test_a_full_disk_does_not_lose_what_was_computed(capsys, tmp_path, monkeypatch, verb, form):
-    def full(path, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_profile_that_is_not_recorded_is_printed(unrecorded):
+    assert "BOUNDS" in unrecorded("profile", "naive", "SIZE=8", remedy="RECORD=no records nothing.")
 
-    monkeypatch.setattr(record, "_write_file", full)
+
+def test_a_ledger_that_is_not_recorded_is_printed(unrecorded, monkeypatch):
     monkeypatch.setattr(ledger, "build", lambda evidence, progress: pd.DataFrame([["x"] * 11], columns=ledger.COLUMNS))
-    status, printed, errors = main(capsys, f"{verb} OUT={tmp_path}/run{form}")
-    assert status == 2 and "disk" in errors and "full" in errors and "OUT=" in errors
-    assert ("RECORD=no" in errors) == verb.startswith("profile")
-    assert json.loads(printed)["path"] is None if form else len(printed.splitlines()) > 3
-    assert not list(tmp_path.iterdir())
+    assert "IN ALL" in unrecorded("ledger")
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory):
+    """A real file system of 200 KiB; skips where none may be mounted."""
+    folder = tmp_path_factory.mktemp("small")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_really_full(capsys, small_disk):
+    status, out, err = main(
+        capsys, f"profile tiled SIZE=40 DEVICE=h200 OUT={small_disk}/a/run JSON={small_disk}/x.json"
+    )
+    assert (status, err) == (0, "") and (small_disk / "x.json").stat().st_size
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize - 12288))
+    there = sorted(small_disk.rglob("*"))
+    before = (small_disk / "x.json").read_text()
+    status, out, err = main(
+        capsys, f"profile tiled SIZE=41 DEVICE=h200 OUT={small_disk}/b/run JSON={small_disk}/x.json"
+    )
+    assert status == 2 and "BOUNDS" in out and sorted(small_disk.rglob("*")) == there
+    assert f"error: the run was not recorded: cannot write OUT={small_disk}/b/run: the disk is full.\n" in err
+    assert f"error: cannot write JSON={small_disk}/x.json: the disk is full.\n" in err and len(err.splitlines()) == 4
+    assert (small_disk / "x.json").read_text() == before, "what was there is whole"
+    with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as f:
+        while f.write(bytes(4096)):
+            pass
+    for words in (f"OUT={small_disk}/b/run", f"JSON={small_disk}/x.json"):
+        status, out, err = main(capsys, f"profile tiled SIZE=41 {words}")
+        assert (status, out) == (2, "") and f"cannot write {words}: the disk is full." in err, "known before the work"
+    assert sorted(small_disk.rglob("*")) == there
+
+
+def test_files_that_may_not_be_so_large(tmp_path):
+    assert harness("profile", "tiled", "SIZE=40", "RECORD=no").returncode == 0  # compiled
+    done = harness(
+        "profile", "tiled", "SIZE=40", f"OUT={tmp_path}/new/run", f"JSON={tmp_path}/x.json",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)),
+    )  # fmt: skip
+    assert done.returncode == 2 and "BOUNDS" in done.stdout and not list(tmp_path.iterdir())
+    assert done.stderr.count("files may not be that large here (ulimit -f)") == 2
+
+
+@pytest.mark.parametrize("line", ["profile naive SIZE=8 RECORD=no", "verify naive COUNT=0 BACKEND=sim", "trace tiled TILE=2", "list",
+                                  "experiment"])  # fmt: skip
+def test_json_that_cannot_be_written_does_not_lose_the_text(capsys, line):
+    status, out, err = main(capsys, f"{line} JSON=/dev/full")
+    assert status == 2 and len(out.splitlines()) > 2
+    assert (
+        err
+        == "error: cannot write JSON=/dev/full: the disk is full.\n       Make room, or choose another disk with JSON=.\n"
+    )
+
+
+def test_csv_that_cannot_be_written_does_not_lose_the_rest(capsys, tmp_path):
+    status, out, err = main(capsys, f"verify naive COUNT=0 BACKEND=sim CSV=/dev/full JSON={tmp_path}/x.json")
+    assert status == 2 and "correct" in out and json.loads((tmp_path / "x.json").read_text())[0]["ok"]
+    assert err.startswith("error: cannot write CSV=/dev/full: the disk is full.\n")
+
+
+@pytest.mark.parametrize("option", ["JSON", "CSV"])
+@pytest.mark.parametrize(
+    "place, says",
+    [
+        ("", "it is a folder"),
+        ("none/x", "there is no folder {}/none"),
+        ("file/x", "a file stands where its folder must be"),
+        ("file/x/y", "a file stands where its folder must be"),
+        ("/proc/x", "/proc takes no new files"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_files_that_cannot_be_written_are_known_before_the_work(capsys, monkeypatch, tmp_path, option, place, says):
+    monkeypatch.setattr(verification, "verify", lambda *a, **k: pytest.fail("it works already"))
+    (tmp_path / "file").touch()
+    target = tmp_path / place
+    status, out, err = main(capsys, f"verify {option}={target}")
+    assert (status, out) == (2, "") and err == (
+        f"error: cannot write {option}={target}: {says.format(tmp_path)}.\n       Choose a writable place with {option}=.\n"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="becomes another user")
+@pytest.mark.parametrize(
+    "words", ["list JSON={}/x", "list JSON={}/old", "profile tiled OUT={}/run", "list JSON={}/shut/x"]
+)
+def test_no_permission(words):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "old").touch()
+        (folder / "shut").mkdir(mode=0o700)
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "harness", *words.format(folder).split()],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+    if "not permitted" in done.stderr or "No module named" in done.stderr:
+        pytest.skip("another user cannot run this checkout")
+    assert (done.returncode, done.stdout) == (2, "") and ": Permission denied.\n" in done.stderr, done.stderr
+
+
+def test_a_disk_that_is_full_elsewhere_is_no_bug(capsys, monkeypatch):
+    def full(*a, **k):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x")
+
+    monkeypatch.setattr(profiling, "profile", full)
+    assert main(capsys, "profile tiled") == (
+        2,
+        "",
+        "error: cannot write /tmp/x: the disk is full.\n       Make room.\n",
+    )

@@ -15,6 +15,7 @@ import pytest
 import harness
 from harness import cli, experiment_record, experiments, measuring, record
 from harness.errors import TilescopeError
+from harness.journal import KEPT
 
 ROOT = Path(experiments.__file__).resolve().parent.parent
 TEXT = """
@@ -175,6 +176,15 @@ def test_a_disk_that_fills_up_keeps_the_points(folder, monkeypatch, measured):
         run(folder)
     monkeypatch.setattr(record, "write", real)
     assert run(folder).taken == ["journal"] * POINTS and len(measured) == POINTS
+
+
+def test_an_experiment_that_is_not_recorded_is_printed_and_goes_on(folder, unrecorded, monkeypatch, measured):
+    said = unrecorded("experiment", str(folder), "BACKEND=sim", remedy=KEPT, out=False)
+    assert "1 hold" in said and len(measured) == POINTS
+    assert [p.name for p in (folder / "runs").iterdir()] == [".journal-mine-sim.jsonl"]
+    monkeypatch.undo()
+    assert run(folder).taken == ["journal"] * POINTS
+    assert len([*(folder / "runs").iterdir()]) == 1
 
 
 def test_a_point_that_cannot_be_measured_leaves_the_others(folder, monkeypatch, capsys):

@@ -1,6 +1,8 @@
 """The HTML page: what it says, that it asks nothing of the network, that a browser shows it, and how long it takes."""
 
+import errno
 import html
+import os
 import re
 import shutil
 import subprocess
@@ -257,7 +259,8 @@ def tuned(folder, name, *candidates):
         name, "tiled", Problem(256, 256, 256), "h200", "gpu", {"TILE": (8, 16, 32)}, list(candidates), {"TILE must be small": 5}, {},
         defaults={"TILE": 32},
     )  # fmt: skip
-    return tune._record(found, folder / name, 0.0)
+    tune._record(found, folder / name, 0.0)
+    return found.path
 
 
 def test_a_search_shows_bounds_states_and_what_the_bounds_dropped(folder):
@@ -291,7 +294,8 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, mo
     shutil.copytree(run.path, copy)
     (copy / "tiled2d.cu").unlink()
     monkeypatch.setattr("harness.html.profiles.ROOT", folder)
-    said = words(htmlreport._save(folder / "old.html", render(htmlreport.single(record.Run(copy, run.manifest)))))
+    (folder / "old.html").write_text(render(htmlreport.single(record.Run(copy, run.manifest))))
+    said = words(folder / "old.html")
     assert (
         "Only lines with machine code" in said and "a[i] = As[ty * TM + i][k];" in said and "#pragma unroll" not in said
     )
@@ -354,6 +358,31 @@ def test_the_verb(run, folder, capsys):
     assert cli.main(["report", f"RUN={run.path}", f"OUT={folder / 'verb.html'}"]) == 0
     assert "Written to " in capsys.readouterr().out and (folder / "verb.html").stat().st_size > 1e6
     assert cli.main(["report"]) == 2 and "RUN or NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out, says", [("/proc/x", "/proc takes no new files"), ("/dev", "it is a folder")])
+def test_a_page_that_cannot_be_written_is_known_before_the_work(run, capsys, monkeypatch, out, says):
+    monkeypatch.setattr(htmlreport, "single", lambda run: pytest.fail("it works already"))
+    assert cli.main(["report", f"RUN={run.path}", f"OUT={out}"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"error: cannot write OUT={out}: {says}.\n       Choose a writable place with OUT=.\n",
+    )
+
+
+def test_a_disk_that_is_full_leaves_no_page(run, folder, capsys, monkeypatch):
+    real = Path.write_bytes
+
+    def full(self, data):
+        real(self, data[:1000])
+        if len(data) > 1000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert cli.main(["report", f"RUN={run.path}", f"OUT={folder}/new/place/x.html"]) == 2
+    assert f"cannot write OUT={folder}/new/place/x.html: the disk is full." in capsys.readouterr().err
+    assert not (folder / "new").exists()
 
 
 def browse(page, *words):

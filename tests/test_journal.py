@@ -72,6 +72,6 @@ with Journal(Path({str(tmp_path / "j")!r})) as j:
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         preexec_fn=limit,
     )  # fmt: skip
-    assert "is full" in done.stdout and "same command goes on" in done.stdout, done.stderr
+    assert "ulimit -f" in done.stdout and "same command goes on" in done.stdout, done.stderr
     with Journal(tmp_path / "j") as j:
         assert list(j.entries) == ["a", "c"]

@@ -12,6 +12,7 @@ import pytest
 import harness
 from harness import cli, definition, experiment_record, measuring, record, reproduction
 from harness.errors import TilescopeError
+from harness.journal import KEPT
 from harness.measuring import Measurement
 
 TEXT = """
@@ -67,6 +68,13 @@ def test_the_same_code_gives_the_same_counters(recorded, capsys):
     assert record.load(recorded.path).id == recorded.id
 
 
+def test_a_repetition_that_is_not_recorded_is_printed(recorded, unrecorded):
+    said = unrecorded("reproduce", str(recorded.path), remedy=KEPT, out=False)
+    assert "2 of 2 points run the same instructions" in said and "reproduced" in said
+    kept = f".journal-reproduce-{recorded.id}.jsonl"
+    assert sorted(p.name for p in recorded.path.parent.iterdir()) == [kept, recorded.path.name]
+
+
 def test_a_counter_that_differs_is_not_reproduced(recorded, monkeypatch, capsys):
     changed(monkeypatch, multiply("smsp__inst_executed.sum", 1.5, "tiled"))
     assert cli.main(["reproduce", str(recorded.path), "--json", "-"]) == 1
@@ -86,12 +94,12 @@ def test_other_machine_code_may_count_otherwise(recorded, monkeypatch):
     runs["sass"] = "another"
     recorded.__dict__["runs"] = runs
     found = reproduction.compare(
-        recorded, recorded, experiment_record.loaded(recorded), experiment_record.loaded(record.load(recorded.path))
+        experiment_record.loaded(recorded), experiment_record.loaded(record.load(recorded.path))
     )
     assert found.same_code == 0 and len(found.other_code) == 2 and found.ok
     later = experiment_record.loaded(record.load(recorded.path))
     later.measurements[0].values = [(*v[:3], v[3] + 1, *v[4:]) for v in later.measurements[0].values]
-    found = reproduction.compare(recorded, recorded, experiment_record.loaded(recorded), later)
+    found = reproduction.compare(experiment_record.loaded(recorded), later)
     assert found.different and not any(d.broken for d in found.different) and found.ok
 
 
@@ -109,7 +117,7 @@ def test_times_have_a_verdict_with_an_interval(recorded, factor, flags, verdict)
             m.row["flags"] = words
         return found
 
-    found = reproduction.compare(recorded, recorded, timed(1.0, ""), timed(factor, flags))
+    found = reproduction.compare(timed(1.0, ""), timed(factor, flags))
     assert [t.verdict for t in found.times] == [verdict] * 2
     assert all(t.lo < 1 / factor < t.hi or abs(t.ratio * factor - 1) < 0.01 for t in found.times)
     assert found.ok and f"{verdict}: tiled" in str(found)

@@ -220,8 +220,9 @@ def a_roof(**changes) -> roofs.Roof:
 
 
 def test_the_recorded_cubin_says_nothing_of_the_machine_it_was_compiled_on(binary, tmp_path):
-    path = roofs._record(roofs.Result("r", H200, "NVIDIA H200", [a_roof()]), tmp_path / "roofs", binary, 0.0)
-    code = (path / "kernel.cubin").read_bytes()
+    result = roofs.Result("r", H200, "NVIDIA H200", [a_roof()])
+    roofs._record(result, tmp_path / "roofs", binary, 0.0)
+    code = (result.path / "kernel.cubin").read_bytes()
     assert toolchain.machine_code_hash(code) == binary.hash
     assert str(roofs.SOURCE.parent).encode() in binary.cubin and str(roofs.SOURCE.parent).encode() not in code
 

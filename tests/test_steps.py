@@ -85,6 +85,11 @@ def test_verb(tmp_path, capsys, monkeypatch, small):
     assert len(run.table("steps")) == len(pd.read_csv(run.path / "steps.csv"))
 
 
+def test_steps_that_are_not_recorded_are_printed(unrecorded, monkeypatch):
+    monkeypatch.setattr(stage, "ladder", lambda: [stage.find("naive"), stage.find("tiled")])
+    assert "NAIVE -> TILED" in unrecorded("steps", "SIZE=64")
+
+
 def test_what_warps_wait_for_as_recorded():
     """Only profiles with every section of Nsight Compute have it; the others say nothing."""
     evidence = Evidence("h200")

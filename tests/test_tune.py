@@ -3,13 +3,14 @@
 import json
 import math
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from harness import cli, profiling, record, stage, timings, tune
+from harness import cli, profiling, record, stage, timings, toolchain, tune
 from harness import device as devices
 from harness.errors import TilescopeError
 from harness.problem import Problem
@@ -179,6 +180,44 @@ def test_verb(profiles, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["counts"]["ready"] == 2 and said["choices"] == {"TILE": [8, 16]} and math.isfinite(said["winner"]["bound_ms"])  # fmt: skip
     assert cli.main(["tune", "tiled", "MARGIN=0.5"]) == 2
+
+
+def test_a_search_that_is_not_recorded_is_printed_and_goes_on(profiles, unrecorded, monkeypatch, capsys):
+    words = ["tune", "tiled", "SIZE=128", "TILE=8,16", "COUNT=2", "DEVICE=h200", "BACKEND=sim", "MARGIN=50"]
+    assert "CANDIDATES" in unrecorded(*words, remedy=tune.KEPT)
+    monkeypatch.undo()
+    monkeypatch.setattr(record, "PROFILES", profiles / "profiles")
+    assert cli.main(words) == 0 and "nothing new was compiled or timed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("most", [300, 3000, 6000])
+def test_a_journal_that_the_disk_does_not_take_keeps_whole_lines(profiles, most):
+    """The search stops with a word on how it goes on; then it does."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+from harness import cli, record, toolchain
+record.PROFILES = Path({str(profiles / "profiles")!r})
+if sys.argv[1:]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+raise SystemExit(cli.main("tune tiled SIZE=128 TILE=4,8,16,32 COUNT=4 DEVICE=h200 BACKEND=sim MARGIN=50".split()))
+"""
+
+    def run(*words):
+        return subprocess.run([sys.executable, "-c", code, *words], cwd=record.ROOT, capture_output=True, text=True)
+
+    for tile in (4, 8, 16, 32):
+        toolchain.compile(stage.find("tiled"), {"TILE": tile}, 90)
+    stopped = run(str(most))
+    [journal] = profiles.rglob("study.journal")
+    assert (
+        stopped.returncode == 2 and tune.KEPT in stopped.stderr and "study.journal: files may not be" in stopped.stderr
+    )
+    assert journal.read_bytes().endswith(b"\n") and not list(profiles.rglob("manifest.json"))
+    with open(journal, "ab") as f:
+        f.write(b'{"op_code": 5, "wor')  # a writer that was killed
+    done = run()
+    assert done.returncode == 0 and "READY TO BE TIMED" in done.stdout.upper(), done.stderr
 
 
 def test_winners_are_found_by_stage_and_problem(profiles, monkeypatch):

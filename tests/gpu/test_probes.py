@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_gpu import GPU
 
 from harness import device, record, roofs
 from harness.errors import TilescopeError
-from harness.gpu import probes
+from harness.gpu import devices, probes
 from harness.measurement import Telemetry
 
 H200 = device.find("h200")
@@ -213,15 +215,22 @@ def test_the_run_is_recorded_and_found_again(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(record, "PROFILES", tmp_path)
     found = probes._measure(bench, lambda fraction, text: None)
     result = roofs.Result(record.new_id(), H200, "NVIDIA H200", found)
-    path = roofs._record(result, record.destination(None, roofs.KIND, result.id), bench.binary, 0.0)
+    roofs._record(result, record.destination(None, roofs.KIND, result.id), bench.binary, 0.0)
     assert roofs.recorded(device.find("a100")) is None
     run = roofs.recorded(H200)
-    assert run.path == path and roofs.from_manifest(run.manifest) == found
+    assert run.path == result.path and roofs.from_manifest(run.manifest) == found
     assert roofs.recorded_widths(H200) == roofs.widths(found)
     assert len(run.table("samples")) == probes.LAUNCHES * len(found)
     assert "latency of shared memory" in run.text("roofs.txt")
-    assert json.loads((path / "manifest.json").read_text())["kind"] == "roofs"
+    assert json.loads((run.path / "manifest.json").read_text())["kind"] == "roofs"
     assert max(map(len, run.text("roofs.txt").splitlines())) <= 100
+
+
+def test_roofs_that_are_not_recorded_are_printed(bench, unrecorded, monkeypatch):
+    monkeypatch.setattr(devices, "find", lambda gpu: GPU)
+    monkeypatch.setattr("harness.gpu.driver.Session", lambda gpu: contextlib.nullcontext(bench.session))
+    monkeypatch.setattr(probes, "measure", lambda *a, progress: probes._measure(bench, lambda fraction, text: None))
+    assert "latency of shared memory" in unrecorded("roofs")
 
 
 @pytest.mark.gpu

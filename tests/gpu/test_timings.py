@@ -142,6 +142,31 @@ def test_ctrl_c_leaves_what_was_finished(gpu, monkeypatch, capsys, tmp_path):
     assert record.load(tmp_path / "run").manifest["interrupted"]
 
 
+@pytest.mark.parametrize("verb", ["time naive SIZES=16,20", "ladder STAGES=naive SIZES=16 README=no"])
+def test_times_that_are_not_recorded_are_printed(gpu, unrecorded, verb):
+    said = unrecorded(*verb.split(), "LIMIT=0.05", remedy="RECORD=no records nothing.")
+    assert "naive" in said and "cublas / this" in said
+
+
+def test_ctrl_c_on_a_full_disk(gpu, unrecorded, monkeypatch):
+    """What was finished is printed; that it is not recorded is what has to be said."""
+    conversation = client._conversation
+
+    def interrupted(r):
+        for message in conversation(r):
+            yield message
+            if message[:2] == ("point", 1):
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "_conversation", interrupted)
+    said = unrecorded("ladder", "STAGES=naive", "SIZES=16,20,24", "LIMIT=0.05", "README=no")
+    assert "Interrupted: the points above are what was finished" in said
+
+
+def test_a_profile_with_times_that_is_not_recorded_is_printed(gpu, unrecorded):
+    assert "cublas" in unrecorded("profile", "naive", "SIZE=16").lower()
+
+
 def test_exit_statuses(gpu, capsys):
     words = "SIZE=20 LIMIT=0.05 RECORD=no"
     assert run(capsys, f"time naive {words}")[0] == 0
