@@ -14,8 +14,9 @@ def registers(t):
 
 
 def even(t):
-    """A line of BN words, or of BN / 4 fours, has no more than a word (or four) a thread, or else the same for all."""
-    return all(t.BN // width <= threads(t) or t.BN // width % threads(t) == 0 for width in (1, 4))
+    """A line of a tile, in words or in fours, has no more than one of them a thread, or else the same number for all."""
+    parts = [side // width for side in (t.BK, t.BN) for width in (1, 4)]
+    return all(n <= threads(t) or n % threads(t) == 0 for n in parts)
 
 
 def launches(p, t):
@@ -28,43 +29,42 @@ def in_fours(c):
     """Every block takes the fast path: no edge, no tail of K, rows that start at multiples of 16 bytes, no reads of C."""
     p, t = c.p, c.t
     whole = p.m % t.BM == p.n % t.BN == p.k % t.BK == 0
-    return whole and p.beta == 0 and all(ld % 4 == 0 for ld in (p.ldb, p.ldc))
+    return whole and p.beta == 0 and all(ld % 4 == 0 for ld in (p.lda, p.ldb, p.ldc))
 
 
 def parents_tile(c):
-    """The constants that doublebuffered has by default."""
+    """The tile and the patches that doublebuffered has by default."""
     t = c.t
-    return (t.BM, t.BN, t.BK, t.TM, t.TN, t.PAD) == (64, 64, 8, 8, 8, 4)
+    return (t.BM, t.BN, t.TM, t.TN) == (64, 64, 8, 8)
 
 
 stage = Stage(
     name="cpasync",
     parent="doublebuffered",
     idea="tiles are copied straight to shared memory, STAGES - 1 of them ahead",
-    aims=("smsp__inst_executed_op_shared_st.sum", "launch__registers_per_thread", "issue", "time_ms"),
+    aims=("smsp__inst_executed_op_shared_st.sum", "issue", "time_ms"),
     launches=launches,
-    tunables={"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8, "WARPS": 12, "PAD": 4, "STAGES": 3},
-    least={"PAD": 0, "STAGES": 2},
+    tunables={"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 8, "WARPS": 12, "STAGES": 3},
+    least={"STAGES": 2},
     least_arch=80,
     rules=(
-        Rule("TM must be a multiple of 4 that divides BM", lambda t: t.TM % 4 == 0 and t.BM % t.TM == 0),
+        Rule("TM must divide BM", lambda t: t.BM % t.TM == 0),
         Rule("TN must be a multiple of 4 that divides BN", lambda t: t.TN % 4 == 0 and t.BN % t.TN == 0),
-        Rule("BK must be a multiple of 8: eight threads copy neighbours of a row of A", lambda t: t.BK % 8 == 0),
-        Rule("PAD must be a multiple of 4: operands of A are read in fours", lambda t: t.PAD % 4 == 0),
+        Rule("BK must be a multiple of 4: operands of A are read in fours", lambda t: t.BK % 4 == 0),
         Rule("a block of (BM / TM) * (BN / TN) threads must have at most 1024", lambda t: threads(t) <= 1024),
         Rule(
-            "the (BM / TM) * (BN / TN) threads must be a multiple of 8, and share out a line of BN words without remainder",
-            lambda t: threads(t) % 8 == 0 and even(t),
+            "the (BM / TM) * (BN / TN) threads must share out lines of BK and of BN words without remainder",
+            even,
         ),
         Rule("WARPS must be at most 64: no multiprocessor holds more", lambda t: t.WARPS <= 64),
         Rule(
-            "STAGES tiles of A and of B, 4 * STAGES * (BM + PAD + BN) * BK bytes, must fit in 48 KiB of shared memory",
-            lambda t: 4 * t.STAGES * (t.BM + t.PAD + t.BN) * t.BK <= 48 * 1024,
+            "STAGES tiles of A and of B, 4 * STAGES * (BM + BN) * BK bytes, must fit in 48 KiB of shared memory",
+            lambda t: 4 * t.STAGES * (t.BM + t.BN) * t.BK <= 48 * 1024,
         ),
         Rule(
-            "the TM * TN sums and TM + TN operands of a thread must fit in its registers: 255, or its share of the"
+            "the TM * TN sums and 4 * TM + TN operands of a thread must fit in its registers: 255, or its share of the"
             " 65536 of a multiprocessor with WARPS warps",
-            lambda t: t.TM * t.TN + t.TM + t.TN <= registers(t),
+            lambda t: t.TM * t.TN + 4 * t.TM + t.TN <= registers(t),
         ),
         Rule(
             "a thread must copy at most 256 elements a step, as those loops are unrolled",
@@ -80,10 +80,10 @@ stage = Stage(
                 "derived__memory_l1_wavefronts_shared_excessive",
             ),
             expect=lambda c: 0.0,
-            why="The operands are read without conflicts. A copy, though, writes as the lines of global memory come in: the 32"
-            " elements of A that a warp turns over lie in four rows, so four lines, and take four wavefronts where their"
-            " banks would allow one. And eight lines of A by four rows go to one word of each bank only where BM + PAD is 4, 12, 20 or 28 more than"
-            " a multiple of 32. And a quarter of a warp must read neighbouring pieces: BN / TN a power of two.",
+            why="A copy writes as the lines of global memory come in: the 32 times four words of A that a warp copies lie in"
+            " 128 / BK rows, so as many lines, and take as many wavefronts where their banks would allow four. Operands are read"
+            " without conflicts where a quarter of a warp reads neighbouring pieces, BN / TN a power of two, and a row of A is no"
+            " multiple of 32 words; but for the tail of K, where it is read word by word.",
         ),
         Claim(
             says="no store to shared memory: all of it is copied",
@@ -92,10 +92,10 @@ stage = Stage(
             expect=lambda c: 0.0,
         ),
         Claim(
-            says="a copy for every word of A, one for every four of B",
+            says="a copy for every four words of A and of B",
             article="the ladder, cpasync",
             metrics=("smsp__inst_executed_op_ldgsts.sum",),
-            expect=lambda c: c.p.m * c.p.n * c.p.k / 32 * (1 / c.t.BN + 1 / c.t.BM / 4),
+            expect=lambda c: c.p.m * c.p.n * c.p.k / 32 / 4 * (1 / c.t.BN + 1 / c.t.BM),
             when=in_fours,
         ),
         Claim(
@@ -110,7 +110,7 @@ stage = Stage(
             says="{STAGES} tiles of each matrix in shared memory",
             article="the ladder, cpasync",
             metrics=("shared_bytes_per_block",),
-            expect=lambda c: 4.0 * c.t.STAGES * (c.t.BM + c.t.PAD + c.t.BN) * c.t.BK,
+            expect=lambda c: 4.0 * c.t.STAGES * (c.t.BM + c.t.BN) * c.t.BK,
         ),
     ),
 )

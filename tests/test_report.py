@@ -57,11 +57,11 @@ def test_figures_that_do_not_fit_go_into_another_table():
 
 
 def test_copies_into_shared_memory_have_a_row():
-    """cpasync at 512: A is read 8 times in words, four rows a warp (4 wavefronts for 1), B 8 times in 512 bytes (4, as it must)."""
+    """cpasync at 512: A and B are read 8 times, 512 bytes a warp: of A in eight rows (8 wavefronts for 4), of B in two."""
     words = report.render(harness.profile("cpasync", size=512, record=False))
-    a, b = 8 * 512 * 512 // 32, 8 * 512 * 512 // 128
+    one = 8 * 512 * 512 // 128
     row = next(line for line in words.splitlines() if line.strip().startswith("copy in"))
-    assert row.split()[2:] == [f"{x:,}" for x in (a + b, 4 * a + 4 * b, a + 4 * b, 3 * a)] + ["4", "1.60"]
+    assert row.split()[2:] == [f"{x:,}" for x in (2 * one, 12 * one, 8 * one, 4 * one)] + ["6", "4"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
