@@ -7,9 +7,10 @@
 //     A copy (cp.async) needs no register on the way and no second instruction to put the data down. Copies are closed
 //     into groups, one a step; a thread waits until at most STAGES - 2 of its groups are under way.
 //
-// What it adds to `doublebuffered`: a pipeline as deep as shared memory allows, not registers. Copies of B take 16
-// bytes where its rows are so aligned. A copy cannot transpose, so A goes down its columns word by word: eight
-// neighbours of a row, four rows to a warp, which are whole sectors and meet in no bank. Needs sm_80.
+// What it adds to `doublebuffered`: a pipeline as deep as shared memory allows, not registers, in copies of 16 bytes
+// where rows are so aligned. A copy cannot transpose, so the tile of A lies as it does in A, and a thread reads four
+// neighbours of each of its rows at once: operands for four lines. Eight lanes read the same sixteen bytes, so that up
+// to BK = 16 rows need no padding; and the longer they are, the fewer of them a warp's copy is made of. Needs sm_80.
 //
 //     make profile KERNEL=cpasync            make profile KERNEL=cpasync STAGES=4 BM=128 BN=128
 
@@ -22,7 +23,7 @@
 #define BN 64
 #endif
 #ifndef BK
-#define BK 8
+#define BK 16
 #endif
 #ifndef TM
 #define TM 8
@@ -32,9 +33,6 @@
 #endif
 #ifndef WARPS
 #define WARPS 12
-#endif
-#ifndef PAD
-#define PAD 4
 #endif
 #ifndef STAGES
 #define STAGES 3
@@ -46,41 +44,72 @@
 // How many blocks a multiprocessor shall have registers for.
 #define BLOCKS (WARPS * 32 > THREADS ? WARPS * 32 / THREADS : 1)
 
-typedef float TileA[BK][BM + PAD];
+typedef float TileA[BM][BK];
 typedef float TileB[BK][BN];
 
-// The first row (or column) of the q-th four of the patch of thread t of `threads`.
-static __device__ __forceinline__ unsigned piece(unsigned t, unsigned q, unsigned threads)
+// A thread's patch: every DOWN-th row, and fours of columns ACROSS fours apart.
+static __device__ __forceinline__ unsigned row(unsigned ty, unsigned i)
 {
-    return (q * threads + t) * 4;
+    return i * DOWN + ty;
 }
 
-// Copies `depth` lines of the tiles; a WHOLE block has its tile of C within C, and rows of B that start at 16 bytes.
+static __device__ __forceinline__ unsigned column(unsigned tx, unsigned j)
+{
+    return (j / 4 * ACROSS + tx) * 4;
+}
+
+// Copies the first `depth` of the columns of a tile of A, WIDTH words at a time. `to` is the thread's first place. Of
+// the matrix `rows` rows lie ahead, and the last of them stands in for those beyond it.
+template <bool WHOLE, int WIDTH>
+static __device__ __forceinline__ void copy_rows(float* to, const float* A, int lda, int rows, int depth)
+{
+    constexpr int SIDE = side<WIDTH, BK, THREADS>(), ROWS = THREADS / SIDE;
+    constexpr bool ALL = THREADS % SIDE == 0 && BM % ROWS == 0;  // threads have something to do on every trip
+    int r = threadIdx.x / SIDE, k = threadIdx.x % SIDE * WIDTH;
+#pragma unroll
+    for (int r0 = 0; r0 < BM; r0 += ROWS)
+#pragma unroll
+        for (int k0 = 0; k0 < BK; k0 += SIDE * WIDTH)
+            if ((ALL || (r < ROWS && r + r0 < BM)) && (depth == BK || k + k0 < depth))
+                copy<4 * WIDTH>(to + r0 * BK + k0,
+                                A + (WHOLE ? r * lda + r0 * lda : min(r + r0, rows - 1) * lda) + k + k0);
+}
+
+// Copies `depth` lines of the tiles; a WHOLE block has its tile of C within C, and rows that start at 16 bytes.
 template <bool WHOLE, int WIDTH>
 static __device__ __forceinline__ void load(TileA& As, TileB& Bs, const float* A, int lda, const float* B, int ldb,
                                             int rows, int cols, int depth)
 {
-    constexpr int SIDE = side<WIDTH, BN, THREADS>();
-    copy_transposed<WHOLE, BM, BK, BM + PAD, THREADS>(&As[threadIdx.x % 8][threadIdx.x / 8], A, lda, rows, depth);
-    copy_lines<WHOLE, WIDTH, BN, BK, THREADS>(&Bs[threadIdx.x / SIDE][threadIdx.x % SIDE * WIDTH], B, ldb, cols, depth);
+    constexpr int SIDE_A = side<WIDTH, BK, THREADS>(), SIDE_B = side<WIDTH, BN, THREADS>();
+    float* to_a = &As[threadIdx.x / SIDE_A][threadIdx.x % SIDE_A * WIDTH];
+    float* to_b = &Bs[threadIdx.x / SIDE_B][threadIdx.x % SIDE_B * WIDTH];
+    copy_rows<WHOLE, WIDTH>(to_a, A, lda, rows, depth);
+    copy_lines<WHOLE, WIDTH, BN, BK, THREADS>(to_b, B, ldb, cols, depth);
 }
 
-// Adds the outer product of line k of the tiles to the thread's patch of C.
+// Adds the outer products of LINES lines of the tiles, from line k on, to the thread's patch of C.
+template <int LINES>
 static __device__ __forceinline__ void multiply(const TileA& As, const TileB& Bs, unsigned k, unsigned tx, unsigned ty,
                                                 float (&sum)[TM][TN])
 {
-    float a[TM], b[TN];
-#pragma unroll
-    for (unsigned i = 0; i < TM; i += 4)
-        *(float4*)&a[i] = *(const float4*)&As[k][piece(ty, i / 4, DOWN)];
-#pragma unroll
-    for (unsigned j = 0; j < TN; j += 4)
-        *(float4*)&b[j] = *(const float4*)&Bs[k][piece(tx, j / 4, ACROSS)];
+    float a[TM][LINES], b[TN];
 #pragma unroll
     for (unsigned i = 0; i < TM; ++i)
+        if (LINES == 4)
+            *(float4*)a[i] = *(const float4*)&As[row(ty, i)][k];
+        else
+            a[i][0] = As[row(ty, i)][k];
 #pragma unroll
-        for (unsigned j = 0; j < TN; ++j)
-            sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+    for (unsigned d = 0; d < LINES; ++d) {
+#pragma unroll
+        for (unsigned j = 0; j < TN; j += 4)
+            *(float4*)&b[j] = *(const float4*)&Bs[k + d][column(tx, j)];
+#pragma unroll
+        for (unsigned i = 0; i < TM; ++i)
+#pragma unroll
+            for (unsigned j = 0; j < TN; ++j)
+                sum[i][j] = fmaf(a[i][d], b[j], sum[i][j]);
+    }
 }
 
 // All that a block does. A, B and C point at the block's rows and columns; `rows` and `cols` lie ahead of it.
@@ -115,8 +144,8 @@ static __device__ __forceinline__ void tile(TileA (&As)[STAGES], TileB (&Bs)[STA
         }
         close_group();
 #pragma unroll
-        for (int k = 0; k < BK; ++k)
-            multiply(As[now], Bs[now], k, tx, ty, sum);
+        for (int k = 0; k < BK; k += 4)
+            multiply<4>(As[now], Bs[now], k, tx, ty, sum);
         next = now;
         now = now + 1 < STAGES ? now + 1 : 0;
     }
@@ -129,14 +158,14 @@ static __device__ __forceinline__ void tile(TileA (&As)[STAGES], TileB (&Bs)[STA
         __syncthreads();
 #pragma unroll 1
         for (int k = 0; k < left; ++k)
-            multiply(As[now], Bs[now], k, tx, ty, sum);
+            multiply<1>(As[now], Bs[now], k, tx, ty, sum);
     }
 
 #pragma unroll
     for (unsigned i = 0; i < TM; ++i)
 #pragma unroll
         for (unsigned j = 0; j < TN; j += 4) {
-            unsigned r = piece(ty, i / 4, DOWN) + i % 4, c = piece(tx, j / 4, ACROSS);
+            unsigned r = row(ty, i), c = column(tx, j);
             store<WHOLE>(C + r * ldc + c, alpha, &sum[i][j], beta, (int)r < rows ? cols - (int)c : 0);
         }
 }
@@ -148,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     __shared__ alignas(16) TileA As[STAGES];
     __shared__ alignas(16) TileB Bs[STAGES];
 
-    bool fours = aligned(B, ldb) && aligned(C, ldc);
+    bool fours = aligned(A, lda) && aligned(B, ldb) && aligned(C, ldc);
     int rows = M - blockIdx.y * BM, cols = N - blockIdx.x * BN;
     A += blockIdx.y * BM * lda;
     B += blockIdx.x * BN;
