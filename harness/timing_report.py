@@ -179,7 +179,10 @@ def _share(x: float) -> str:
 def markdown(t: Timings) -> str:
     """The ladder as a table for README: TFLOPS at each size, with cuBLAS's time over the stage's in percent, and how it was taken."""
     sizes = list(dict.fromkeys(p.problem for p in t.points))
-    names = list(dict.fromkeys((p.stage, p.backend, bool(p.changed)) for p in t.points))
+    order = list(dict.fromkeys((p.stage, p.backend) for p in t.points))
+    names = sorted(
+        {(p.stage, p.backend, bool(p.changed)) for p in t.points}, key=lambda who: (order.index(who[:2]), who[2])
+    )
     head = "| | " + " | ".join(f"{p.m:,}" for p in sizes) + " |"
     lines = [head, "|---|" + "---:|" * len(sizes)]
     for who in names:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -436,3 +437,15 @@ def test_csv_of_nothing_known():
 
 def test_an_interval_of_nothing():
     assert timing_report._spread(Estimate(math.nan, math.nan, math.nan)) == "-"
+
+
+def test_a_tuned_row_stands_below_its_stage():
+    """Although, for want of a search, it is first timed at the second size."""
+    sizes = [Problem(512, 512, 512), Problem(1024, 1024, 1024)]
+    who = [("tiled", "gpu", {}), ("tiled", "gpu", {"TILE": 16}), ("naive", "gpu", {}), ("cublas", "cublas", {})]
+    points = [
+        Point(name, p, kind, own, samples=[1.0]) for p in sizes for name, kind, own in who if not own or p is sizes[1]
+    ]
+    t = SimpleNamespace(points=points, gpu=SimpleNamespace(name="a GPU"), options={"cold": True})
+    rows = [line.split("|")[1].strip() for line in timing_report.markdown(t).splitlines() if line.startswith("| ")]
+    assert rows[1:] == ["`tiled`", "`tiled`, tuned", "`naive`", "cuBLAS"]
