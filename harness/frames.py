@@ -36,10 +36,12 @@ LOCAL = ("local", "constant")
 
 def contenders(table: pd.DataFrame) -> pd.DataFrame:
     """A table of harness.timings.COLUMNS whose `stage` tells a stage with other tunables from the stage: it names them, or says
-    'tuned' where they are not the same on every problem."""
+    'tuned' where they are not the same on every problem. Stages keep their order; below each is what was tuned of it."""
     changed = table.get("changed", pd.Series(dtype=str)).replace("", None).dropna()
     if changed.empty:
         return table
+    place = table.stage.map({name: n for n, name in enumerate(table.stage.unique())})
+    table = table.loc[(2 * place + table.index.isin(changed.index)).sort_values(kind="stable").index]
     mine = table.stage[changed.index]
     words = changed.where(mine.map(changed.groupby(mine).nunique()) == 1, "tuned")
     return table.assign(stage=table.stage.where(~table.index.isin(changed.index), mine + " " + words))

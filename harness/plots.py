@@ -83,9 +83,10 @@ def ladder(table: pd.DataFrame, caption: str = "") -> Figure:
 
     table: columns of harness.timings.COLUMNS. Raises TilescopeError where no row has a time.
     """
-    table = contenders(table.dropna(subset=["ms"]))
+    table = table.dropna(subset=["ms"])
     _some(table, "timed stage")
     sizes = list(dict.fromkeys(zip(table.m, table.n, table.k, strict=True)))
+    table = contenders(table)
     names = list(dict.fromkeys(table.stage))
     figure, axes = _figure(2.3 + 2.1 * len(sizes), 1.3 + 0.3 * len(names), len(sizes), caption=caption, sharey=True)
     for ax, size in zip(axes, sizes, strict=True):
