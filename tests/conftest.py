@@ -12,7 +12,6 @@ import pytest
 
 from harness import cli, preflight, record, toolchain
 
-
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # started in the background of a script: what tests start would ignore Ctrl-C
