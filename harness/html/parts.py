@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .. import stage as stages
 from ..errors import TilescopeError
 from ..record import PRINTED, Run
-from .page import Section, facts
+from .page import Section, facts, say
+
+ARTICLES = {
+    "beginners": "Tiled Matrix Multiplication in CUDA",
+    "2D": "2D Block Tiling: Scaling Matrix Multiplication on NVIDIA H100",
+    "deep dive": "Tiled GEMM: Matrix Multiplication in CUDA",
+}
+"""What harness.statements calls the three articles -> their titles."""
+
+
+def articles(places: Iterable[str]) -> list[dict[str, Any]]:
+    """A line on the articles that places such as 'deep dive, 2' are in, or nothing."""
+    known = dict.fromkeys(p.partition(",")[0] for p in places)
+    words = "; ".join(f"{name}: \u201c{title}\u201d" for name, title in ARTICLES.items() if name in known)
+    return [say(f"Article and section: {words}.")] if words else []
 
 
 def shape(problem: Mapping[str, Any]) -> str:
