@@ -155,7 +155,14 @@ def ledger(run: Run) -> Content:
         if n
     ]
     rows = [
-        (f"{r.article}, {r.section}", r.statement, short_verdict(r.verdict), r.value, r.source, r.why)
+        (
+            f"{r.article}, {r.section}".removesuffix(", "),
+            r.statement,
+            short_verdict(r.verdict),
+            r.value,
+            r.source,
+            r.why,
+        )
         for r in found.itertuples()
     ]
     columns = ["<article", "<statement", "<verdict", "<value", "<source", "<why"]

@@ -11,17 +11,18 @@ from ..record import PRINTED, Run
 from .page import Section, facts, say
 
 ARTICLES = {
-    "beginners": "Tiled Matrix Multiplication in CUDA",
-    "2D": "2D Block Tiling: Scaling Matrix Multiplication on NVIDIA H100",
-    "deep dive": "Tiled GEMM: Matrix Multiplication in CUDA",
+    "beginners": "\u201cTiled Matrix Multiplication in CUDA\u201d",
+    "2D": "\u201c2D Block Tiling: Scaling Matrix Multiplication on NVIDIA H100\u201d",
+    "deep dive": "\u201cTiled GEMM: Matrix Multiplication in CUDA\u201d",
+    "the ladder": "what later stages claim of themselves",
 }
-"""What harness.statements calls the three articles -> their titles."""
+"""What harness.statements and stages call the articles, as readers know them."""
 
 
 def articles(places: Iterable[str]) -> list[dict[str, Any]]:
     """A line on the articles that places such as 'deep dive, 2' are in, or nothing."""
     known = dict.fromkeys(p.partition(",")[0] for p in places)
-    words = "; ".join(f"{name}: \u201c{title}\u201d" for name, title in ARTICLES.items() if name in known)
+    words = "; ".join(f"{name}: {title}" for name, title in ARTICLES.items() if name in known)
     return [say(f"Article and section: {words}.")] if words else []
 
 
