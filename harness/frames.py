@@ -53,20 +53,13 @@ def points(runs: Iterable[Run]) -> pd.DataFrame:
     Of a metric that several sources give, the first of SOURCES is taken. A metric takes the place of a column of words with its
     name. Claims are left out.
     """
-    rows, values = [], []
-    for run in runs:
-        rows.append(run.runs)
-        whole = run.values if (run.path / "values.parquet").exists() else pd.DataFrame()
-        if len(whole):
-            values.append(whole[whole.pc.isna() & whole.launch.isna() & whole.source.isin(SOURCES)])
-    if not rows:
+    runs = list(runs)
+    if not runs:
         return pd.DataFrame({"run": pd.Series(dtype=str)})
-    table = pd.concat(rows, ignore_index=True)
-    if not values:
+    table = pd.concat([run.runs for run in runs], ignore_index=True)
+    long = _whole(runs)
+    if long.empty:
         return table
-    long = pd.concat(values, ignore_index=True)
-    long["rank"] = long.source.map(SOURCES.index)
-    long = long.sort_values("rank", kind="stable").drop_duplicates(["run", "metric"])
     order = list(dict.fromkeys(long.sort_index().metric))
     wide = long.pivot(index="run", columns="metric", values="value")[order].reset_index()
     words = [
@@ -75,6 +68,26 @@ def points(runs: Iterable[Run]) -> pd.DataFrame:
     table = table.drop(columns=words)
     fresh = [c for c in wide if c == "run" or c not in table]
     return table.merge(wide[fresh], on="run", how="left")
+
+
+def sources(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """Metric -> where its values in `points` come from."""
+    long = _whole(runs)
+    return {m: list(mine.unique()) for m, mine in long.groupby("metric", sort=False).source} if len(long) else {}
+
+
+def _whole(runs: Iterable[Run]) -> pd.DataFrame:
+    """The values of whole points, one a metric: of the first of SOURCES that has it. In the order in which they were recorded."""
+    values = []
+    for run in runs:
+        whole = run.values if (run.path / "values.parquet").exists() else pd.DataFrame()
+        if len(whole):
+            values.append(whole[whole.pc.isna() & whole.launch.isna() & whole.source.isin(SOURCES)])
+    if not values:
+        return pd.DataFrame()
+    long = pd.concat(values, ignore_index=True)
+    long["rank"] = long.source.map(SOURCES.index)
+    return long.sort_values("rank", kind="stable").drop_duplicates(["run", "metric"])
 
 
 def instructions(run: Run) -> pd.DataFrame:

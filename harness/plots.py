@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from . import stage as stages
 from .accesses import BANKS, KEYS, LANES
 from .errors import TilescopeError
 from .frames import contenders
@@ -249,7 +250,7 @@ def sectors(accesses: Mapping[str, pd.DataFrame], caption: str = "") -> Figure:
             ax.tick_params(labelsize=7)
             asked = access.drop_duplicates("sector").used.sum()
             ax.set_title(
-                f"line {line} {op}\n{_short(one.text, 36)}\n{_times(one.sectors, one.ideal, 'sector')}; {asked / 32 / one.sectors:.0%} used",
+                f"line {line} {op}\n{_short(one.text, 36)}\n{_times(one.sectors, one.ideal, 'sector')}; {100 * asked / 32 / one.sectors:.3g} % used",
                 fontsize=8,
             )
         panels[0].set_ylabel(f"{name}\nlane of the warp")
@@ -410,17 +411,19 @@ def register_reads(table: pd.DataFrame, caption: str = "") -> Figure:
 def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
     """Speed against theoretical occupancy, a point a set of tunables, named by the values of those that differ within its stage.
 
-    table: stage, tunables, occupancy (%), limiter, tflops; `what` says what those TFLOPS are.
+    table: stage, tunables (as one types them; the stage's own may be left out), occupancy (%), limiter, tflops; `what` says what
+    those TFLOPS are.
     """
     table = table.dropna(subset=["occupancy", "tflops"])
     _some(table, "point with an occupancy and a speed")
     figure, (ax,) = _figure(8.5, 4.6, caption=caption)
     labels = pd.Series("", table.index)
     for (stage, mine), colour, mark in zip(table.groupby("stage", sort=False), CYCLE, MARKS, strict=False):
-        words = mine.tunables.str.split()
-        varied = [n for n in range(words.str.len().min()) if words.str[n].nunique() > 1]
-        names = " ".join(words.iloc[0][n].partition("=")[0] for n in varied)
-        labels[mine.index] = [" ".join(w[n].partition("=")[2] for n in varied) for w in words]
+        own = _own(stage)
+        points = [own | dict(word.split("=", 1) for word in words.split()) for words in mine.tunables]
+        varied = [n for n in dict.fromkeys(n for p in points for n in p) if len({p.get(n) for p in points}) > 1]
+        names = " ".join(varied)
+        labels[mine.index] = [" ".join(p.get(n, "own") for n in varied) for p in points]
         legend = f"{stage}: {names}" if names else stage
         ax.scatter(mine.occupancy, mine.tflops, color=colour, marker=mark, s=44, label=legend, zorder=3)
     _plain(
@@ -431,6 +434,14 @@ def occupancy(table: pd.DataFrame, what: str, caption: str = "") -> Figure:
     ax.legend(fontsize=8)
     _names(ax, list(labels), list(table.occupancy), list(table.tflops))
     return figure
+
+
+def _own(stage: str) -> dict[str, str]:
+    """A stage's own tunables; none for one that is not in this checkout."""
+    try:
+        return {name: str(value) for name, value in stages.find(stage).tunables.items()}
+    except TilescopeError:
+        return {}
 
 
 def ratios(table: pd.DataFrame, xlabel: str, caption: str = "") -> Figure:

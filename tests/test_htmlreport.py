@@ -15,6 +15,7 @@ import pytest
 
 from harness import cli, definition, experiments, htmlreport, ledger, profiling, record, tune
 from harness.errors import TilescopeError
+from harness.html import charts, points
 from harness.html.page import render
 from harness.problem import Problem
 
@@ -74,6 +75,46 @@ class Loads(HTMLParser):
                 self.found.append((tag, name, value))
             if name == "style" and "url(" in (value or ""):
                 self.found.append((tag, name, value))
+
+
+class Tables(HTMLParser):
+    """A page's tables: heads, rows, the classes of the boxes around each and of each of its rows."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.boxes, self.found, self.cell = [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        classes = (dict(attrs).get("class") or "").split()
+        if tag == "div":
+            self.boxes.append(classes)
+        if tag == "table":
+            self.found.append({"boxes": [*self.boxes], "heads": [], "rows": [], "classes": []})
+        if tag == "tr":
+            self.found[-1]["rows"].append([])
+            self.found[-1]["classes"].append(classes)
+        if tag in ("th", "td"):
+            self.cell = []
+
+    def handle_endtag(self, tag):
+        if tag == "div":
+            self.boxes.pop()
+        if tag in ("th", "td"):
+            said, table = " ".join("".join(self.cell).split()), self.found[-1]
+            (table["heads"] if tag == "th" else table["rows"][-1]).append(said)
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell is not None:
+            self.cell.append(f"{data} ")
+
+    def table(self, head):
+        """The first table with a column so headed."""
+        return next(t for t in self.found if head in t["heads"])
+
+    def rows(self, head):
+        return [row for row in self.table(head)["rows"] if row]
 
 
 def words(page):
@@ -244,8 +285,20 @@ def test_an_experiment_shows_its_claims(folder, monkeypatch):
         and "every claim that was measured is as expected" in said
     )
     assert "3 claims: 1 holds; 1 does not hold, as expected; 1 not measured." in said and "TILE is 32" in said
-    assert "global_load_bytes of naive over its own: 32 for tiled TILE=32 at 32, claimed at most 2" in said
-    assert "bytes the lanes ask of global memory, bytes" in said and "finding" not in said
+    assert (
+        "global_load_bytes of naive over its own: 32 for tiled TILE=32 at 32, claimed at most 2" in said
+    )  # as printed
+    lanes = "bytes the lanes ask of global memory: naive / this point"
+    assert Tables(page.read_text()).rows("of what") == [
+        ["the lanes' bytes fall by TILE", "holds", lanes, "32x", "32x", "tiled at 32", "1 of 1"],
+        ["they fall by half", "does not hold, as expected", lanes, "at most 2x", "32x", "tiled at 32", "0 of 1"],
+        ["it is fast", "not measured", "median time, ms", "", "", "", ""],
+    ]
+    assert Tables(page.read_text()).rows("bytes the lanes ask of global memory KiB") == [
+        ["naive", "0", "256"], ["tiled", "1", "8"],
+    ]  # fmt: skip
+    assert "The same in all: device h200, backend sim, size 32." in said
+    assert "Tunables of tiled that do not vary: TILE=32." in said and "finding" not in said
     again = experiments.experiment(folder / "bytes", backend="sim", fresh=True)
     several = words(htmlreport.write(name="bytes", out=folder / "several.html"))
     assert "finding" not in several and "3 claims: 1 holds; 1 does not hold, as expected; 1 not measured." in several
@@ -274,12 +327,18 @@ def test_a_search_shows_bounds_states_and_what_the_bounds_dropped(folder):
     assert title(page) == "Tuning tiled on 256 x 256 x 256, h200, 1970-01-01"
     assert "Fastest: TILE=8 with 1 ms, 80 % of cuBLAS's speed." in said
     assert "The bounds dropped 2; 1 of them were timed nevertheless, none of them a winner." in said
-    assert "1 TILE=8 timed issue 0.5000 32 64 1 1.00 % 0.800" in said
-    assert (
-        "2 TILE=32 (the stage's own) timed, though dropped by the bounds LSU 0.8000 38 48 1.200 0.83 % 0.700 LSU takes 1.6"
-        in said
-    )
-    assert "3 TILE=16 dropped by the bounds LSU 0.9000 40 40" in said and "5 TILE must be small" in said
+    assert "The stage's own tunables take 1.200 ms, 1.200 times as long." in said
+    rank, tile, ms, spread, ratio, bound, resource, registers, warps, state, why = range(11)
+    (first, second, third) = Tables(page.read_text()).rows("rank")
+    assert (first[rank], first[tile], first[ms], first[spread], first[ratio]) == ("1", "8", "1", "1.00 %", "0.800")
+    assert (first[bound], first[resource], first[registers], first[warps]) == ("0.5000", "issue", "32", "64")
+    assert (first[state], first[why]) == ("timed; the fastest", "")
+    assert (second[tile], second[ms]) == ("32", "1.200") and second[why].startswith("LSU takes 1.6")
+    assert second[state] == "timed, though dropped by the bounds; the stage's own"
+    assert (third[tile], third[ms], third[bound], third[state]) == ("16", "", "0.9000", "dropped by the bounds")
+    assert "What became of the 3 candidates: timed 1 wrong or at fault when timed 0 dropped by the bounds 2" in said
+    assert "5 more suggestions broke the stage's rules" in said and "5 TILE must be small" in said
+    assert "Not drawn: 1 (dropped by the bounds) without time, ms." in said
     sampled.ms = 0.5
     said = words(htmlreport.write(tuned(folder, "lost", kept, sampled), out=folder / "lost.html"))
     assert "the bounds dropped a winner" in said
@@ -287,6 +346,154 @@ def test_a_search_shows_bounds_states_and_what_the_bounds_dropped(folder):
         htmlreport.write(tuned(folder, "none", tune.Candidate({"TILE": 8}, "spills", "8 bytes")), out=folder / "n.html")
     )
     assert "No candidate is left." in said and "The bounds dropped none." in said and "8 bytes" in said
+
+
+RECORDED = htmlreport.ROOT / "profiles" / "recorded" / "h200"
+SEARCHES = {
+    "tune-warptiled-512": "PAD GROUP", "tune-warptiled-1024": "PAD", "tune-warptiled-1024-near": "BM BK WM WN PAD GROUP",
+    "tune-warptiled-4096": "PAD", "tune-warptiled-4097": "PAD",
+}  # fmt: skip
+"""Recorded searches -> the tunables that had one choice."""
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_recorded_search_has_a_column_for_each_tunable_that_varies(name, folder):
+    run = record.load(RECORDED / name)
+    page = htmlreport.write(run.path, out=folder / f"{name}.html")
+    said, tables = words(page), Tables(page.read_text())
+    m, heads = run.manifest, tables.table("rank")["heads"]
+    fixed = SEARCHES[name].split()
+    assert {n for n, choices in m["choices"].items() if len(choices) == 1} == set(fixed)
+    assert heads[: 1 + len(m["choices"]) - len(fixed)] == ["rank", *(n for n in m["choices"] if n not in fixed)]
+    assert said.count("The same in all: " + " ".join(f"{n}={m['winner']['tunables'][n]}" for n in fixed) + ".") == 1
+    marked = [row for row, kind in zip(tables.table("rank")["rows"], tables.table("rank")["classes"], strict=True) if "best" in kind]  # fmt: skip
+    won = dict(zip(heads, marked[0], strict=True))
+    assert len(marked) == 1 and won["rank"] == "1" and "the fastest" in won["what became of it"]
+    assert all(won[n] == str(v) for n, v in m["winner"]["tunables"].items() if n not in fixed)
+    assert f"What became of the {len(run.table('candidates'))} candidates: timed {m['counts']['timed']} " in said
+    assert f"wrong or at fault when timed {m['counts']['wrong']} " in said
+    assert f"dropped by the bounds {m['counts']['bounds']} " in said
+
+
+def chosen(page):
+    """The axes of a page's plot, as its lists have them."""
+    lists = re.findall(r'<select data-axis="[xy]">(.*?)</select>', page, re.S)
+    return tuple(html.unescape(re.search(r'<option value="([^"]*)"[^>]* selected>', x)[1]) for x in lists)
+
+
+SECTORS, EXCESS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "derived__memory_l1_wavefronts_shared_excessive"
+OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
+AXES = {  # by the question: what it sweeps or blames, against what it asks; measured, and simulated
+    "article_table": ("size", "rival_ratio", "attainable_tflops"),
+    "bank_conflicts": ("BK", EXCESS, EXCESS),
+    "barriers": ("TILE", "fault", "fault"),
+    "occupancy_vs_speed": (OCCUPANCY, "time_ms", "bound_ms"),
+    "ragged": ("size", "time_ms", "bound_ms"),
+    "reads_per_fma": ("shared_words_read_per_fma", "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared"),
+    "register_reads": ("register_reads_per_ffma", "time_ms", "bound_ms"),
+    "roofline": ("arithmetic_intensity", "tflops", "attainable_tflops"),
+    "traffic": ("TILE", "global_load_bytes", "global_load_bytes"),
+    "uncoalesced": (SECTORS, "time_ms", "bound_ms"),
+}
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """The pages of every recorded run of an experiment by (name, backend), and of all runs of one by (name, 'all')."""
+    found = {}
+    for name in definition.names():
+        runs = htmlreport.experiment(name)
+        found[name, "all"] = render(htmlreport.several(name, runs))
+        found |= {(name, run.manifest["backend"]): render(htmlreport.single(run)) for run in runs}
+    return found
+
+
+def test_the_axes_of_an_experiment_are_what_it_asks(pages):
+    found = {key: chosen(page) for key, page in pages.items()}
+    assert found.pop(("hello_4x4", "sim")) == found.pop(("hello_4x4", "all")) == ()  # two points
+    wanted = {}
+    for name, (x, measured, simulated) in AXES.items():
+        wanted |= {(name, "gpu"): (x, measured), (name, "all"): (x, measured), (name, "sim"): (x, simulated)}
+    assert found == wanted
+
+
+def test_every_table_scrolls_in_its_own_box(pages, page):
+    for key, text in {**pages, "profile": page.read_text()}.items():
+        tables = Tables(text).found
+        assert len(tables) >= 2 and all({"scroll", "source"} & set(t["boxes"][-1]) for t in tables), key
+        for t in tables:
+            assert all(len(row) == len(t["heads"]) for row in t["rows"] if row), key
+            assert all(t["heads"]), (key, t["heads"])  # every column says what it is
+
+
+def test_no_metric_of_an_experiment_stands_there_without_its_meaning(pages):
+    for (name, _), text in pages.items():
+        tables = Tables(text)
+        about = {row[0]: row for row in tables.rows("metric")}
+        heads = next(
+            t["heads"] for t in tables.found if {"point", "run"} & set(t["heads"]) and "fault" not in t["heads"]
+        )
+        start = next(n for n, h in enumerate(heads) if h in ("point", "run")) + 1
+        assert all(any(h.startswith(words) for words in about) for h in heads[start:]), (name, heads)
+        assert not any("__" in h for h in heads)
+        assert all(row[1] and row[-1] for row in about.values())
+
+
+def test_what_a_plot_leaves_out_is_said(pages):
+    assert "Not drawn: 3 (naive) without TILE." in pages["traffic", "gpu"]
+    assert "Not drawn: 5 (cublas) without cuBLAS&#39;s time over this one&#39;s." in pages["article_table", "gpu"]
+    assert 'id="undrawn"></p>' in pages["ragged", "gpu"]
+
+
+def test_claims_are_those_of_the_newest_definition(pages):
+    """The run of `ragged` on a GPU is older than its last claim, which its times can answer."""
+    (claim,) = [
+        r for r in Tables(pages["ragged", "all"]).rows("of what") if r[0].startswith("and take more than three")
+    ]
+    assert claim[1:] == [
+        "",
+        "holds",
+        "median time, ms",
+        "at least 0.852",
+        "1.018",
+        "tiled2d at 1025",
+        "1 of 1",
+        "1 of 1",
+    ]
+    assert "and the time with it" not in re.sub(r"<details>.*?</details>", "", pages["ragged", "all"], flags=re.S)
+
+
+def test_faults_are_told_with_their_lines(pages):
+    faults = Tables(pages["barriers", "sim"]).rows("what happened")
+    assert len(faults) == 6 and {r[2] for r in faults} == {
+        "tiled_no_first_barrier.cu:25",
+        "tiled_no_second_barrier.cu:30",
+    }
+    assert all("hazard" in r[-1] and "by thread" in r[-1] for r in faults)
+
+
+def test_axes_of_points_that_nobody_claims_anything_of():
+    rows = pd.DataFrame({"stage": list("aab"), "size": [512, 1024, 512], "tflops": [1.0, 2, 3], "right": [1, 1, 1]})
+    assert points.axes(rows, ["size"]) == ("size", "tflops")
+    assert points.axes(rows.assign(size=512), ["size"]) == ("tflops", "tflops")
+    assert points.axes(rows[["stage", "right"]], []) == ("", "")
+
+
+def test_a_logarithm_where_values_double_or_lie_far_apart():
+    def log(*values, label="x"):
+        return charts.geometric(pd.Series(values, dtype=float), label)
+
+    assert log(4, 8, 16, 32) and log(0.1, 0.2, 3) and log(512, 1024, 4096)
+    assert not log(4, 7, 8, 9, 16, 17) and not log(0, 1, 100) and not log(960, 961, 1088) and not log(2, 4)
+    assert not log(12.5, 25, 100, label="occupancy, %") and not log(float("nan"))
+
+
+def test_units_that_a_person_reads():
+    assert points.scale("global_load_bytes", [2.0**25, 2.0**39]) == (2.0**-20, "MiB")
+    assert points.scale("global_load_bytes", [256.0, 2.0**39, 0.0]) == (1.0, "bytes")
+    assert points.scale("bank_conflict_share", [0.64]) == (100.0, "%")
+    assert points.scale("bound: FMA pipe", [1e-4]) == (1e3, "ms")
+    assert points.words("bound: FMA pipe") == "least time: FMA pipe" and points.words("right") == "C is right"
 
 
 def test_a_changed_source_is_not_shown_as_if_it_were_the_old_one(run, folder, monkeypatch):
@@ -406,6 +613,32 @@ CHECK = """<script>setTimeout(() => {
 }, 3000)</script></body>"""
 
 
+MEASURE = """<script>setTimeout(() => {
+  const found = [...document.querySelectorAll("iframe")].map(f => {
+    const page = f.contentDocument, width = f.clientWidth;
+    const out = [...page.querySelectorAll("body *")].filter(e => !e.closest(".scroll, .source, .plot, pre, .bk-Tooltip") && e.getBoundingClientRect().right > width + 1);
+    const scrolled = [...page.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth).length;
+    return `${width}: ${page.documentElement.scrollWidth <= width && !out.length ? "fits" : "cut " + out.slice(0, 3).map(e => e.tagName + e.className)}, ${scrolled} scroll`;
+  });
+  document.body.dataset.seen = found.join("; ");
+}, 3000)</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+@pytest.mark.parametrize("name", ["bank_conflicts", "roofline", "tune"])
+def test_nothing_is_cut_off_at_any_width(name, pages, folder):
+    """In a browser 1400, 1000 and 400 pixels wide, whatever is wider than the page lies in a box that scrolls."""
+    text = render(htmlreport.single(record.load(RECORDED / "tune-warptiled-1024"))) if name == "tune" else pages[name, "gpu"]  # fmt: skip
+    frames = [f'<iframe style="width:{w}px;height:900px;border:0" srcdoc="{html.escape(text)}"></iframe>' for w in (1400, 1000, 400)]  # fmt: skip
+    framed = folder / f"framed-{name}.html"
+    framed.write_text(f"<!doctype html><body>{''.join(frames)}{MEASURE}</body>")
+    done = browse(framed, "--dump-dom")
+    seen = re.search(r'<body data-seen="([^"]*)"', done.stdout)
+    assert seen and len(re.findall(r"\d+: fits, \d scroll", seen[1])) == 3, seen or done.stderr
+    if name != "tune":  # a search has a column for each of a dozen tunables
+        assert "1400: fits, 0 scroll" in seen[1], seen
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 @pytest.mark.parametrize("kind", ["profile", "ladder", "points"])
 def test_a_browser_shows_it(kind, page, folder, request):
@@ -434,7 +667,7 @@ def test_a_browser_shows_it(kind, page, folder, request):
     assert seen and seen[1].startswith(f"{plots} plots") and plots >= 1, seen
     assert not re.findall(r"CONSOLE.*(?:[Ee]rror|ERR_).*", done.stderr), done.stderr
     if kind == "points":
-        assert "y 400 401 402" in seen[1] and "last r" in seen[1], seen
+        assert "y 400 401 402" in seen[1] and "last naive" in seen[1], seen
     picture = folder / f"{kind}.png"
     browse(page, f"--screenshot={picture}")
     from matplotlib.image import imread

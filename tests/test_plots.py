@@ -120,8 +120,8 @@ def test_sectors(profile):
     figure = plots.sectors({"tiled2d": accesses.global_(profile)}, "NVIDIA H200")
     words = texts(figure)
     assert (
-        "32 sectors, 4 would do; 12% used" in words
-        and "4 sectors: as few as can be; 100% used" in words
+        "32 sectors, 4 would do; 12.5 % used" in words
+        and "4 sectors: as few as can be; 100 % used" in words
         and "NVIDIA H200" in words
     )
     grids = [ax.collections[0].get_array() for ax in figure.axes if "by address" in ax.get_xlabel()]
@@ -185,6 +185,14 @@ def test_register_reads():
     figure = plots.register_reads(table, "NVIDIA H200")
     words = texts(figure)
     assert "loop: measured" in words and "stage: measured" not in words and "% of the FMA peak" in words
+
+
+def test_points_of_occupancy_are_named_where_a_stages_own_tunables_are_left_out():
+    """As harness.survey.variants has them: tiled's own TILE is 32, and tiled2d's TM and TN are 8."""
+    tunables = ["TILE=8", "", "TM=4 TN=4", "BM=32 BN=32"]
+    table = pd.DataFrame({"stage": ["tiled"] * 2 + ["tiled2d"] * 2, "tunables": tunables, "occupancy": [20.0, 40, 60, 80], "tflops": [1.0, 2, 3, 4]})  # fmt: skip
+    words = texts(plots.occupancy(table, "measured")).split(" | ")
+    assert {"8", "32", "64 64 4 4", "32 32 8 8", "tiled: TILE", "tiled2d: BM BN TM TN"} <= set(words)
 
 
 def test_occupancy_and_ratios():

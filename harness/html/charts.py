@@ -6,6 +6,7 @@ dashboard brings it along in any case.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,20 @@ import pandas as pd
 from ..errors import TilescopeError
 from ..frames import contenders
 from ..plots import BLUE, CYCLE, GREY, LIBRARIES, ORANGE, _short
+from ..report import figure as written
+from ..report import percent
 
 try:
-    from bokeh.models import ColumnDataSource, CustomJSTickFormatter, FactorRange, HoverTool, Legend, Whisker
+    from bokeh.models import (
+        BasicTicker,
+        ColumnDataSource,
+        CustomJSTickFormatter,
+        FactorRange,
+        HoverTool,
+        Legend,
+        LegendItem,
+        Whisker,
+    )
     from bokeh.plotting import figure
 except ImportError as e:
     raise TilescopeError("an HTML report needs Bokeh, which is not installed.", "Run `make setup`.") from e
@@ -64,7 +76,7 @@ def bounds(resources: list[dict[str, Any]]) -> figure:
     scale, unit = (1e6, "us") if table.seconds.max() < 1e-3 else (1e3, "ms")
     table = table.assign(
         value=table.seconds * scale,
-        label=[f"{s * scale:.3g}" for s in table.seconds],
+        label=[written(s * scale) for s in table.seconds],
         colour=[
             ORANGE if s == table.seconds.max() else BLUE if v else GREY
             for s, v in zip(table.seconds, table.verified, strict=True)
@@ -80,7 +92,7 @@ def lines(table: pd.DataFrame, most: int = 12) -> figure:
     """The costliest lines of harness.frames.source_lines."""
     top = table.head(most)
     top = top.assign(
-        value=100 * top.share, label=[f"{100 * s:.3g} %" for s in top.share], colour=BLUE,
+        value=100 * top.share, label=[percent(s) for s in top.share], colour=BLUE,
         name=[f"{n}: {_short(t, 52)}" for n, t in zip(top.line, top.text, strict=True)],
     )  # fmt: skip
     tips = [("line", "@line: @text"), ("warp instructions", "@executed{0,0}"), ("shared wavefronts", "@wavefronts{0,0}, ideal @wavefronts_ideal{0,0}"),
@@ -144,31 +156,80 @@ def samples(table: pd.DataFrame) -> figure:
     return chart
 
 
-def explorer(table: pd.DataFrame, x: str, y: str, group: str) -> figure:
-    """A point a row; the page's own lists change which columns `x`, `y` and colour show.
+DOTS = (8, 11, 14, 17, 20)
+"""Marks of the problems' sizes, the least first, in pixels."""
+SPAN = 10
+"""Of positive values, the largest over the least from which on an axis is logarithmic."""
 
-    The numeric columns travel with the plot; its source is named 'explorer'.
+
+def geometric(values: pd.Series, label: str) -> bool:
+    """Whether an axis tells values apart better by their ratios than by their differences: far apart, or doubled each time; percentages never."""
+    known = sorted(values.dropna().unique())
+    if len(known) < 3 or known[0] <= 0 or label.endswith("%"):
+        return False
+    doubled = all(np.log2(x) == int(np.log2(x)) for x in known) and known[-1] >= 2 ** (len(known) - 1)
+    return bool(known[-1] >= SPAN * known[0] or doubled)
+
+
+def undrawn(table: pd.DataFrame, axes: Sequence[str], group: str, labels: Mapping[str, str]) -> str:
+    """Which points the axes leave out, in words."""
+    lacking = [(labels[c], table[group][table[c].isna()]) for c in dict.fromkeys(axes)]
+    words = "; ".join(f"{len(g)} ({'; '.join(g.unique())}) without {label}" for label, g in lacking if len(g))
+    return f"Not drawn: {words}." if words else ""
+
+
+def explorer(
+    table: pd.DataFrame, x: str, y: str, group: str, labels: Mapping[str, str], groups: Sequence[str] = ()
+) -> figure:
+    """A point a row; the page's own lists change which columns `x` and `y` show, and whether by ratios (log2).
+
+    The numeric columns travel with the plot; its source is named 'explorer', with whether x and y are logarithmic as tags. A
+    column `dot` is a mark's diameter in pixels. labels: of the axes, by column; groups: in the order of the legend and of colours.
     """
-    groups = list(dict.fromkeys(table[group].astype(str)))
+    of = table[group].astype(str)
+    groups = [g for g in dict.fromkeys((*groups, *of)) if (of == g).any()]
+    at = of.map(groups.index)
     table = table.assign(
-        x=table[x],
-        y=table[y],
-        colour=[CYCLE[groups.index(str(g)) % len(CYCLE)] for g in table[group]],
-        legend=table[group].astype(str),
+        at_x=table[x],
+        at_y=table[y],
+        colour=[CYCLE[n % len(CYCLE)] for n in at],
+        mark=[MARKS[(n + n // len(CYCLE)) % len(MARKS)] for n in at],
+        legend=of,
+        dot=table["dot"] if "dot" in table else float(DOTS[0]),
     )
-    chart = _figure(420, name="explorer-chart")
+    log = [geometric(table[c], labels[c]) for c in (x, y)]
+    for name, column, ratios in zip("xy", (x, y), log, strict=True):
+        values = table[column].astype(float)
+        table[name] = np.log2(values.where(values > 0)) if ratios else values
+    chart = _figure(440, name="explorer-chart")
     data = _data(table, "explorer")
-    dots = chart.scatter("x", "y", source=data, color="colour", size=9, alpha=0.75, legend_group="legend")
-    tips = [
-        ("run", "@run"),
-        ("stage", "@stage"),
-        ("m, n, k", "@m, @n, @k"),
-        ("x", "@x{0.[0000]}"),
-        ("y", "@y{0.[0000]}"),
-    ]
-    tips += [("tunables", "@tunables")] if "tunables" in table else []
-    chart.add_tools(HoverTool(renderers=[dots], tooltips=tips))
-    chart.add_layout(chart.legend[0], "right")
-    chart.xaxis.axis_label, chart.yaxis.axis_label = x, y
-    chart.xaxis.name, chart.yaxis.name = "explorer-x", "explorer-y"
+    data.tags = log
+    dots = chart.scatter(
+        "x", "y", source=data, color="colour", marker="mark", size="dot", line_width=1.5, fill_alpha=0.4
+    )
+    tips = [("", "@stage @tunables" if "tunables" in table else "@stage")]
+    tips += (
+        [("m, n, k", "@m, @n, @k")] if {"m", "n", "k"} <= set(table) else [("size", "@size")] if "size" in table else []
+    )
+    tips += [(labels[c], f"@at_{name}{{%.6g}}") for name, c in zip("xy", (x, y), strict=True)]
+    tips += [("run", "@run")]
+    formatters = {"@at_x": "printf", "@at_y": "printf"}
+    chart.add_tools(HoverTool(renderers=[dots], tooltips=tips, formatters=formatters, limit=6, name="explorer-hover"))
+    first = [int((at == n).to_numpy().argmax()) for n in range(len(groups))]
+    items = [LegendItem(label=g, renderers=[dots], index=i) for g, i in zip(groups, first, strict=True)]
+    chart.add_layout(Legend(items=items), "right")
+    for n, (axis, column) in enumerate(((chart.xaxis, x), (chart.yaxis, y))):
+        shown = table["xy"[n]].dropna()
+        axis.axis_label, axis.name = labels[column], f"explorer-{'xy'[n]}"
+        axis.ticker = BasicTicker(min_interval=1 if log[n] and shown.max() - shown.min() >= 2 else 0)
+        axis.formatter = CustomJSTickFormatter(args={"source": data}, code=TICK.replace("AXIS", str(n)))
     return chart
+
+
+TICK = """
+const value = source.tags[AXIS] ? 2 ** tick : tick;
+for (const [unit, scale] of [[" G", 1e9], [" M", 1e6]])
+  if (Math.abs(value) >= scale) return +(value / scale).toPrecision(3) + unit;
+return (Number.isInteger(value) ? value : +value.toPrecision(3)).toLocaleString("en", {maximumSignificantDigits: 6});
+"""
+"""A tick of the explorer's axes, which may be a logarithm."""

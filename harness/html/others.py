@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,23 +10,28 @@ from typing import Any
 import pandas as pd
 
 from .. import frames
+from .. import stage as stages
 from ..record import Run
 from ..report import figure, percent
 from ..words import several as counted
 from . import charts, experiments, profiles
 from .page import Content, Section, folded, plot, say, table
-from .parts import end, made, shape
+from .parts import articles, end, made, shape
 from .points import section
 
 FOLDED = 250
 """Runs of a page that have a part of their own."""
+SOURCES = (
+    "source of a value: sim is simulated, ncu counted by Nsight Compute, timing an event time, roofs what the GPU gives at most;"
+    " a click on a column's head sorts by it"
+)
 
 
 def several(name: str, runs: Sequence[Run]) -> Content:
     """The page of an experiment: what its runs found, a table of all points, a plot to explore them, then run by run."""
     points = frames.points(runs)
-    metrics = list(dict.fromkeys(name for r in reversed(runs) for name in r.manifest.get("units") or ()))
-    sections = [*_overall(runs, points), *experiments.claims(runs), *_tally(runs), *section(points, metrics)]
+    shown = section(runs, points, *experiments.metrics(runs))
+    sections = [*_overall(runs, points), *experiments.claims(runs), *_tally(runs), *shown]
     each = [folded(f"{r.id}  {_headline(r)}", _brief(r)) for r in runs[:FOLDED]]
     sections.append(Section("Runs", f"{len(runs)} in all; each unfolds", each))
     bad = [r for r in runs if r.manifest.get("ok") is False]
@@ -69,10 +75,8 @@ def _tally(runs: Sequence[Run]) -> list[Section]:
 
 
 def _point(row: Any) -> str:
-    words = [
-        str(row.get("stage", "")),
-        frames.tunables(row.get("tunables")) if isinstance(row.get("tunables"), str) else "",
-    ]
+    tunables = json.loads(row["tunables"] or "{}") if isinstance(row.get("tunables"), str) else {}
+    words = [str(row.get("stage", "")), stages.changed(str(row.get("stage", "")), tunables)]
     if row.get("m") == row.get("m"):
         words.append(f"at {int(row.m):,} x {int(row.n):,} x {int(row.k):,}")
     return " ".join(w for w in words if w)
@@ -113,7 +117,7 @@ def roofs(run: Run) -> Content:
     none = "Every roof is within 5 % of what the device's data or the model say."
     rows = [
         (r.name, figure(r.value, 4), r.unit, f"{figure(r.low, 4)} to {figure(r.high, 4)}", figure(r.specified, 4) if r.specified == r.specified and r.specified is not None else "",
-         "model" if r.model else "", figure(r.clock_mhz), r.meaning)
+         "the model" if r.model else "the specification" if r.specified == r.specified and r.specified is not None else "", figure(r.clock_mhz), r.meaning)
         for r in roofs.itertuples()
     ]  # fmt: skip
     shown = known.assign(
@@ -124,20 +128,21 @@ def roofs(run: Run) -> Content:
         ["name", "value", "label", "colour", "rate", "unit", "meaning", "specified"]
     ]
     tips = [("", "@name: @meaning"), ("measured", "@rate{0.000} @unit"), ("specified", "@specified{0.000} @unit")]
-    drawn = [plot(charts.bars(shown, "% of the device's data, or of the model", tips))] if len(shown) else []
-    columns = ["<roof", "measured", "<unit", "least to most", "specified", "<", "MHz", "<"]
+    drawn = [plot(charts.bars(shown, "% of what is expected; orange: below 95 %", tips))] if len(shown) else []
+    columns = ["<roof", "measured", "<unit", "least to most", "expected", "<by", "MHz", "<what was run"]
     sections = [
         Section(
             "Findings", "roofs that lie off what is specified", [{"kind": "findings", "found": items, "none": none}]
         ),
         Section(
             "Roofs",
-            "what the units, memories and latencies of this GPU give at most",
+            "rates per cycle are of one SM; expected: what the device's data say, or a model of the register banks",
             [*drawn, table(columns, rows, sortable=True)],
         ),
         *end(run),
     ]
-    return Content(f"Roofs of {m['gpu']}", "", f"run {run.id}", sections)
+    idea = "what its units, memories and latencies give at most, each measured by a loop that keeps one of them busy"
+    return Content(f"Roofs of {m['gpu']}", idea, f"run {run.id}", sections)
 
 
 def ledger(run: Run) -> Content:
@@ -150,16 +155,26 @@ def ledger(run: Run) -> Content:
         if n
     ]
     rows = [
-        (r.article, r.section, r.statement, short_verdict(r.verdict), r.value, r.source, r.why)
+        (
+            f"{r.article}, {r.section}".removesuffix(", "),
+            r.statement,
+            short_verdict(r.verdict),
+            r.value,
+            r.source,
+            r.why,
+        )
         for r in found.itertuples()
     ]
-    columns = ["<article", "<section", "<statement", "<verdict", "<value", "<source", "<why"]
+    columns = ["<article", "<statement", "<verdict", "<value", "<source", "<why"]
     sections = [
         Section("Findings", "", [{"kind": "findings", "found": counted, "none": "No statement."}]),
-        Section("Statements", "", [table(columns, rows, sortable=True)]),
+        Section("Statements", SOURCES, [*articles(found.article), table(columns, rows, sortable=True)]),
         *end(run),
     ]
-    return Content(f"The articles' statements, {run.manifest['device']}", "", f"run {run.id}", sections)
+    idea = (
+        "every quantitative statement of the three articles: whether it holds, what shows it, and why where it does not"
+    )
+    return Content(f"The articles' statements, {run.manifest['device']}", idea, f"run {run.id}", sections)
 
 
 def other(run: Run) -> Content:
@@ -167,7 +182,7 @@ def other(run: Run) -> Content:
     m = run.manifest
     points = frames.points([run])
     shown = [Section("Findings", "", [_findings_of(m)])] if m.get("findings") else _overall([run], points)
-    sections = [*shown, *section(points), *end(run)]
+    sections = [*shown, *section([run], points), *end(run)]
     ok = m.get("ok")
     title = " ".join([str(m.get("kind", "run")).capitalize(), *(m[key] for key in ("name", "stage") if m.get(key))])
     return Content(

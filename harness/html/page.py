@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,52 @@ class Content:
     date: str = ""
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = False) -> dict[str, Any]:
-    """A table block; columns that begin with '<' hold words, the others figures."""
-    return {"kind": "table", "columns": list(columns), "rows": [list(r) for r in rows], "sortable": sortable}
+@dataclass(frozen=True)
+class Head:
+    """The head of a table's column.
+
+    unit   below the words
+    about  what the pointer shows
+    left   of words, not figures
+    shape  how a column of words may break: 'brief' not at all, 'long' not into narrow columns
+    """
+
+    words: str
+    unit: str = ""
+    about: str = ""
+    left: bool = False
+    shape: str = ""
+
+
+BRIEF, SENTENCE = 18, 30
+"""Letters of the longest cell up to which a column of words keeps each on one line, and from which on it is one of sentences."""
+WIDE = 110
+"""Letters that fit across a page of paper that stands upright."""
+
+
+def table(
+    columns: Sequence[str | Head], rows: Sequence[Sequence[Any]], sortable: bool = False, best: Sequence[int] = ()
+) -> dict[str, Any]:
+    """A table block; columns that begin with '<' hold words, the others figures. A column with nothing in it is left out.
+
+    best: rows to mark.
+    """
+    kept = [n for n in range(len(columns)) if not rows or any(str(r[n]) != "" for r in rows)]
+    columns, rows = [columns[n] for n in kept], [[r[n] for n in kept] for r in rows]
+    heads = [c if isinstance(c, Head) else Head(c.removeprefix("<"), left=c.startswith("<")) for c in columns]
+    letters = 0
+    for n, h in enumerate(heads):
+        cells = [str(r[n]) for r in rows]
+        longest = max(map(len, cells), default=0)
+        if h.left:
+            heads[n] = h = replace(h, shape="brief" if longest <= BRIEF else "long" if longest > SENTENCE else "")
+        if h.left and h.shape != "brief":
+            longest = max((len(word) for cell in cells for word in cell.split()), default=0)
+        letters += 1 + max(longest, *map(len, (*h.words.split(), h.unit)), 0)
+    return {
+        "kind": "table", "columns": heads, "rows": rows, "sortable": sortable, "best": set(best),
+        "wide": letters > WIDE,
+    }  # fmt: skip
 
 
 def facts(rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,13 +96,13 @@ def say(words: str) -> dict[str, Any]:
 
 
 def plot(chart: Any) -> dict[str, Any]:
-    """A figure of harness.interactive."""
+    """A figure of harness.html.charts."""
     return {"kind": "plot", "chart": chart}
 
 
-def folded(title: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def folded(title: str, blocks: Sequence[dict[str, Any]], open: bool = False) -> dict[str, Any]:
     """Blocks behind a title that unfolds."""
-    return {"kind": "folded", "title": title, "blocks": list(blocks)}
+    return {"kind": "folded", "title": title, "blocks": list(blocks), "open": open}
 
 
 def render(content: Content) -> str:
@@ -80,7 +123,7 @@ def render(content: Content) -> str:
 
 def _number(blocks: Sequence[dict[str, Any]], charts: dict[str, Any]) -> None:
     for b in blocks:
-        if b["kind"] == "plot":
+        if "chart" in b:
             b["key"] = f"chart{len(charts)}"
             charts[b["key"]] = b["chart"]
         _number(b.get("blocks", ()), charts)
@@ -88,7 +131,7 @@ def _number(blocks: Sequence[dict[str, Any]], charts: dict[str, Any]) -> None:
 
 def _place(blocks: Sequence[dict[str, Any]], divs: dict[str, str]) -> None:
     for b in blocks:
-        if b["kind"] == "plot":
+        if "chart" in b:
             b["div"] = _safe(divs[b["key"]])
         _place(b.get("blocks", ()), divs)
 
@@ -126,9 +169,11 @@ STYLES = {
 }  # fmt: skip
 
 
-def _attributes(column: str, cell: Any) -> Any:
-    """The attributes of a table's cell."""
-    classes = (["word"] if column.startswith("<") else []) + ([STYLES[str(cell)]] if str(cell) in STYLES else [])
-    plain = str(cell).replace(",", "")
-    value = f' data-value="{float(plain)!r}"' if plain.replace(".", "", 1).isdigit() and "," in str(cell) else ""
+def _attributes(head: Head, cell: Any) -> Any:
+    """The attributes of a table's cell. A verdict has its colour also where it says more, as in 'does not hold, as expected'."""
+    words = str(cell)
+    style = STYLES.get(words.partition(", ")[0] if head.left else words)
+    classes = [*(["word"] if head.left else []), *([head.shape] if head.shape else []), *([style] if style else [])]
+    plain = words.replace(",", "")
+    value = f' data-value="{float(plain)!r}"' if plain.replace(".", "", 1).isdigit() and "," in words else ""
     return _safe((f' class="{" ".join(classes)}"' if classes else "") + value)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .. import stage as stages
 from ..errors import TilescopeError
 from ..record import PRINTED, Run
-from .page import Section, facts
+from .page import Section, facts, say
+
+ARTICLES = {
+    "beginners": "\u201cTiled Matrix Multiplication in CUDA\u201d",
+    "2D": "\u201c2D Block Tiling: Scaling Matrix Multiplication on NVIDIA H100\u201d",
+    "deep dive": "\u201cTiled GEMM: Matrix Multiplication in CUDA\u201d",
+    "the ladder": "what later stages claim of themselves",
+}
+"""What harness.statements and stages call the articles, as readers know them."""
+
+
+def articles(places: Iterable[str]) -> list[dict[str, Any]]:
+    """A line on the articles that places such as 'deep dive, 2' are in, or nothing."""
+    known = dict.fromkeys(p.partition(",")[0] for p in places)
+    words = "; ".join(f"{name}: {title}" for name, title in ARTICLES.items() if name in known)
+    return [say(f"Article and section: {words}.")] if words else []
 
 
 def shape(problem: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from ..record import Run
 from ..report import LEGEND, count, duration, figure, percent, size
 from . import charts, timings
 from .page import Content, Section, facts, folded, plot, say, table
-from .parts import end, idea, known, shape
+from .parts import articles, end, idea, known, shape
 
 GROUPS = {
     "coalescing": "global memory", "bank": "shared memory", "work": "work", "memory": "traffic", "pipes": "pipes", "occupancy": "occupancy",
@@ -141,7 +141,8 @@ def claims(m: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
     why = [say(f"{c['says']}: {c['why']}") for c in m["claims"] if c.get("why")]
     columns = ["<claim", "<article", "<metric", "claimed", "simulated", "measured", "<verdict"]
-    return [table(columns, rows), *([folded("why, where one does not hold", why)] if why else [])]
+    reasons = [folded("why, where one does not hold", why, open=True)] if why else []
+    return [table(columns, rows), *articles(found.article), *reasons]
 
 
 def _source(run: Run, code: pd.DataFrame, by_line: pd.DataFrame) -> list[dict[str, Any]]:
@@ -189,7 +190,7 @@ def compact(x: float) -> str:
     """A count in the unit that suits it: 268 M."""
     for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if x >= scale:
-            return f"{x / scale:.3g} {unit}"
+            return f"{figure(x / scale)} {unit}"
     return f"{x:.0f}"
 
 
@@ -238,7 +239,8 @@ def _counters(m: Mapping[str, Any]) -> list[dict[str, Any]]:
         if rows:
             blocks.append(
                 folded(
-                    title, [table(["<", "simulated", "measured", "measured against simulated", "<unit", "<name"], rows)]
+                    title,
+                    [table(["<what", "simulated", "measured", "measured against simulated", "<unit", "<name"], rows)],
                 )
             )
     return blocks
@@ -250,4 +252,4 @@ def _unequal(m: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = [
         (c["metric"], c["launch"], figure(c["simulated"], 6), figure(c["measured"], 6), c["verdict"], c["why"]) for c in found
     ]  # fmt: skip
-    return [table(["<not equal", "<launch", "simulated", "measured", "<", "<"], rows)] if rows else []
+    return [table(["<not equal", "<launch", "simulated", "measured", "<verdict", "<why"], rows)] if rows else []

@@ -13,7 +13,7 @@ from ..record import Run
 from ..report import figure, percent
 from ..statistics import Estimate, verdict
 from . import charts
-from .page import Content, Section, facts, plot, say, table
+from .page import Content, Head, Section, facts, plot, say, table
 from .parts import contender, end, known, shape
 
 
@@ -63,35 +63,25 @@ def size_of(p: Mapping[str, Any]) -> str:
 
 def times(run: Run, points: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> list[Section]:
     """The table of times, TFLOPS against size where there are several, rounds, clocks, and what flags mean."""
+    rival = next((p["rival"] for p in points if p.get("rival")), "")
     rows = []
     for p in points:
         spread = f"{50 * (p['ms_hi'] - p['ms_lo']) / p['ms']:.2f} %" if p["ms"] else ""
+        beside = p.get("rival") and p["ratio"] is not None
         word = (
-            verdict(Estimate(p["ratio"], p["ratio_lo"], p["ratio_hi"]))
-            if p.get("rival") and p["ratio"] is not None and p["stage"] != p["rival"]
-            else ""
+            verdict(Estimate(p["ratio"], p["ratio_lo"], p["ratio_hi"])) if beside and p["stage"] != p["rival"] else ""
         )
         rows.append((
-            contender(p), size_of(p), figure(p["ms"] or math.nan, 4), spread, figure(p["tflops"] or math.nan),
-            percent(p["roof_share"] or math.nan), percent(p["ratio"]) if p.get("rival") and p["ratio"] is not None else "", word, p["rounds"],
-            figure(p["clock_mhz"] or math.nan), figure(p["power_w"] or math.nan), " ".join(p["flags"]), p["error"].removesuffix(" of bound"),
+            contender(p), size_of(p), figure(p["ms"] or math.nan, 4), spread, figure(p["tflops"] or math.nan), percent(p["roof_share"] or math.nan),
+            *((percent(p["ratio"]) if beside else "", word) if rival else ()), p["rounds"], figure(p["clock_mhz"] or math.nan),
+            figure(p["power_w"] or math.nan), " ".join(p["flags"]), p["error"].removesuffix(" of bound"),
         ))  # fmt: skip
-    rival = next((p["rival"] for p in points if p.get("rival")), "")
     columns = [
-        "<",
-        "size",
-        "ms",
-        "±",
-        "TFLOPS",
-        "of peak",
-        f"of {known(rival)}'s speed" if rival else "",
-        "<is",
-        "rounds",
-        "MHz",
-        "W",
-        "<flags",
-        "<error / bound",
-    ]
+        "<stage", "size", Head("time", "ms"), Head("±", about="half of the 95 % interval"), Head("speed", "TFLOPS"),
+        Head("of peak", about="of the fp32 peak at the GPU's nominal clock"), *([f"of {known(rival)}'s speed", f"<against {known(rival)}"] if rival else []),
+        "rounds", Head("SM clock", "MHz"), Head("power", "W"), "<flags",
+        Head("error / bound", left=True, about="the largest error of a cell of C over what rounding allows it"),
+    ]  # fmt: skip
     blocks: list[dict[str, Any]] = []
     if len({(p["m"], p["n"], p["k"]) for p in points}) > 1:
         blocks.append(plot(charts.speeds(pd.DataFrame(points))))
@@ -106,6 +96,10 @@ def times(run: Run, points: Sequence[Mapping[str, Any]], about: Mapping[str, Any
         samples["name"] = [f"{s} {m}" for s, m in zip(samples.stage, samples.m, strict=True)]
         if len(samples):
             sections.append(
-                Section("Rounds", "every sample, against the median of its row", [plot(charts.samples(samples))])
+                Section(
+                    "Rounds",
+                    "every sample, against the median of its row; the pointer tells which row it is of",
+                    [plot(charts.samples(samples))],
+                )
             )
     return sections
