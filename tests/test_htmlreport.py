@@ -349,6 +349,14 @@ def test_a_search_shows_bounds_states_and_what_the_bounds_dropped(folder):
 
 
 RECORDED = htmlreport.ROOT / "profiles" / "recorded" / "h200"
+RUNS = sorted(p.parent.name for p in RECORDED.glob("*/manifest.json"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_recorded_run_has_a_page(name, folder):
+    assert record.load(RECORDED / name).id in words(htmlreport.write(RECORDED / name, out=folder / f"{name}.html"))
+
+
 SEARCHES = {
     "tune-warptiled-512": "PAD GROUP", "tune-warptiled-1024": "PAD", "tune-warptiled-1024-near": "BM BK WM WN PAD GROUP",
     "tune-warptiled-4096": "PAD", "tune-warptiled-4097": "PAD",

@@ -62,13 +62,14 @@ def made(m: Mapping[str, Any]) -> dict[str, Any]:
     git = where.get("git") or {}
     hashes = {"sass": m.get("sass", ""), **(b.get("hashes") or {})}
     nvml = m.get("nvml") or (m.get("timing") or {}).get("nvml") or {}
+    counted = (m.get("measured") if m.get("kind") == "profile" else None) or {}
     return facts([
         ("run", m.get("id")), ("kind", m.get("kind")), ("started", m.get("started")), ("ended", m.get("ended")),
         ("commit", f"{git['commit'][:12]}{', with changes' if git.get('dirty') else ''}" if git.get("commit") else ""),
         ("machine code", hashes["sass"]), ("cubin", hashes.get("cubin")),
         ("compiler", f"nvcc {b.get('nvcc') or m.get('nvcc')} {' '.join(b.get('flags') or [])}" if b.get("nvcc") or m.get("nvcc") else ""),
         ("GPU", f"{m.get('gpu') or (m.get('timing') or {}).get('gpu') or ''}{', driver ' + nvml['driver'] if nvml.get('driver') else ''}"),
-        ("Nsight Compute", (m.get("measured") or {}).get("ncu")),
+        ("Nsight Compute", counted.get("ncu")),
         ("Python", where.get("python")), ("packages", ", ".join(f"{k} {v}" for k, v in (where.get("packages") or {}).items())),
         ("host", f"{where.get('cpu', '')}, {where.get('cores', '')} cores, {where.get('system', '')}" if where else ""),
     ])  # fmt: skip
