@@ -549,12 +549,13 @@ def _spread(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _kept(what: str = "points") -> Iterator[None]:
-    """Says on Ctrl-C what happens to the points, or to what there is of them, that are finished."""
+def _kept(what: str = "points", out: str | None = None) -> Iterator[None]:
+    """Says on Ctrl-C what happens to the points, or to what there is of them, that are finished. out: where they were recorded."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"Finished {what} are kept: the same command goes on from there.", file=sys.stderr)
+        other = f", with another OUT= than {out}," if out and Path(out).expanduser().exists() else ""
+        print(f"Finished {what} are kept: the same command{other} goes on from there.", file=sys.stderr)
         raise
 
 
@@ -645,7 +646,7 @@ def tune(args: argparse.Namespace) -> int:
     sized = any(getattr(args, name) is not None for name in ("size", "m", "n", "k"))
     rest = {o.name: getattr(args, o.name) for o in PROBLEM if o.name not in ("size", "m", "n", "k", "seed")}
     problem = Problem(*(shape(args.size, args.m, args.n, args.k) if sized else (4096,) * 3), **rest)
-    with _kept("candidates"):
+    with _kept("candidates", args.out):
         result = output.told(
             lambda progress: tune.run(
                 kernel, problem=problem, given=given, count=args.count, timed=args.timed, sampled=args.sampled, margin=args.margin, seed=args.seed,

@@ -709,7 +709,7 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
         if len(t.illegal) > RULES:
             page.say(f"and {several(len(t.illegal) - RULES, 'more rule')} in rules.csv", "dim")
     if t.interrupted:
-        page.say("Interrupted: the same command goes on from here.", "yellow")
+        page.say("Interrupted: the next search of the same choices goes on from here.", "yellow")
     if (winner := t.winner) is None:
         page.say("No candidate is left.", "bold red")
         return page.text()

@@ -166,6 +166,25 @@ def test_an_interrupted_search_goes_on(profiles, monkeypatch):
     assert not done.interrupted and len(done.candidates) == 3
 
 
+def test_an_interrupted_search_with_out_says_to_choose_another(profiles, monkeypatch, tmp_path, capsys):
+    count, calls = profiling.count, []
+
+    def stopped(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return count(*args, **options)
+
+    monkeypatch.setattr(profiling, "count", stopped)
+    words = ["tune", "tiled", "SIZE=128", "TILE=8,16,32", "COUNT=3", "DEVICE=h200", "BACKEND=sim", "MARGIN=50"]
+    assert cli.main([*words, f"OUT={tmp_path / 'one'}"]) == 130
+    said = capsys.readouterr()
+    assert f"the same command, with another OUT= than {tmp_path / 'one'}, goes on from there" in said.err
+    assert "goes on from here" in said.out and (tmp_path / "one" / "manifest.json").exists()
+    assert cli.main([*words, f"OUT={tmp_path / 'two'}"]) == 0
+    assert "were known" in capsys.readouterr().out
+
+
 def test_spills_and_few_warps_are_dropped(profiles, monkeypatch):
     monkeypatch.setattr(tune, "LEAST_WARPS", 1000)
     done = search(count=1)
