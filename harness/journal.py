@@ -18,6 +18,16 @@ from .errors import TilescopeError
 KEPT = "What was measured is kept: the same command goes on from there."
 
 
+def hold(descriptor: int, doing: str) -> None:
+    """Lock a file or a folder until it is closed. Raises TilescopeError where another process is `doing` the same."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise TilescopeError(f"another process is {doing}.", "Wait for it, or end it.") from None
+    except OSError:
+        pass  # a file system without locks
+
+
 class Journal:
     """Entries by key, those found on opening included. Use it as a context manager."""
 
@@ -31,14 +41,10 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b", buffering=0)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            hold(self._file.fileno(), f"running this experiment ({self.path.name} is held)")
+        except TilescopeError:
             self._file.close()
-            raise TilescopeError(
-                f"another process is running this experiment ({self.path.name} is held).", "Wait for it, or end it."
-            ) from None
-        except OSError:
-            pass  # a file system without locks
+            raise
         if not os.fstat(self._file.fileno()).st_nlink:  # it was removed between opening and locking
             self._file.close()
             return self.__enter__()

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ from . import cubin as elf
 from . import stage as stages
 from .device import Device
 from .errors import TilescopeError
+from .journal import hold
 from .problem import Problem
 from .stage import Stage
 from .words import several
@@ -258,29 +260,30 @@ def run(
         timer = _timer(kernel, problem, live.index, nvcc)
     if timer:
         result.backend = "gpu"
-    search = _Search(stage, target, problem, chosen, journal, seed, nvcc, workers, note)
-    result.known, timed_before = len(search.candidates()), len(search.times())
-    try:
-        search.fill(count)
-    except KeyboardInterrupt:
-        result.interrupted = True
-    found = search.candidates()
-    result.illegal = dict(search.illegal.most_common())
-    if not found and not result.interrupted:
-        raise TilescopeError(
-            f"no legal candidate among the choices for {stage.name}: {next(iter(result.illegal))}.",
-            "Give other values.",
-        )
-    _drop(found, margin)
-    try:
-        if timer and not result.interrupted:
-            with client.keeping():
-                _time(found, search, timer, timed, sampled, seed, note)
-    except KeyboardInterrupt:
-        result.interrupted = True
-    result.measured = len(search.times()) - timed_before
-    order = list(STATES)
-    result.candidates = sorted(found, key=lambda c: (order.index(c.state), c.ms if c.ms == c.ms else math.inf, c.expected_ms))  # fmt: skip
+    with _alone(journal):
+        search = _Search(stage, target, problem, chosen, journal, seed, nvcc, workers, note)
+        result.known, timed_before = len(search.candidates()), len(search.times())
+        try:
+            search.fill(count)
+        except KeyboardInterrupt:
+            result.interrupted = True
+        found = search.candidates()
+        result.illegal = dict(search.illegal.most_common())
+        if not found and not result.interrupted:
+            raise TilescopeError(
+                f"no legal candidate among the choices for {stage.name}: {next(iter(result.illegal))}.",
+                "Give other values.",
+            )
+        _drop(found, margin)
+        try:
+            if timer and not result.interrupted:
+                with client.keeping():
+                    _time(found, search, timer, timed, sampled, seed, note)
+        except KeyboardInterrupt:
+            result.interrupted = True
+        result.measured = len(search.times()) - timed_before
+        order = list(STATES)
+        result.candidates = sorted(found, key=lambda c: (order.index(c.state), c.ms if c.ms == c.ms else math.inf, c.expected_ms))  # fmt: skip
     _record(result, path, started)
     return result
 
@@ -292,6 +295,19 @@ def _journal(stage: Stage, device: Device, problem: Problem, chosen: Choices) ->
     return (
         record.PROFILES / stage.name / f"tune-{device.name}-{problem.m}x{problem.n}x{problem.k}-{key}" / "study.journal"
     )
+
+
+@contextlib.contextmanager
+def _alone(journal: Path) -> Iterator[None]:
+    """Holds a search's folder: two that write one journal would go on with each other's candidates."""
+    with disk.explained(journal, remedy=KEPT):
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(journal.parent, os.O_RDONLY)
+    try:
+        hold(folder, f"making this search ({environment.public(journal.parent)} is held)")
+        yield
+    finally:
+        os.close(folder)
 
 
 def _optuna() -> Any:

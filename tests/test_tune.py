@@ -185,6 +185,22 @@ def test_an_interrupted_search_with_out_says_to_choose_another(profiles, monkeyp
     assert "were known" in capsys.readouterr().out
 
 
+def test_one_search_at_a_time(profiles, monkeypatch):
+    """The second of two at once is refused, and disturbs nothing."""
+    count = profiling.count
+
+    def meanwhile(*args, **options):
+        with pytest.raises(TilescopeError, match="another process is making this search") as refused:
+            search()
+        assert refused.value.remedy == "Wait for it, or end it."
+        return count(*args, **options)
+
+    monkeypatch.setattr(profiling, "count", meanwhile)
+    assert len(search().candidates) == 3
+    monkeypatch.setattr(profiling, "count", count)
+    assert search().known == 3
+
+
 def test_spills_and_few_warps_are_dropped(profiles, monkeypatch):
     monkeypatch.setattr(tune, "LEAST_WARPS", 1000)
     done = search(count=1)
