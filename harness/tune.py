@@ -727,7 +727,7 @@ def render(t: Tuned, width: int = 100, colour: bool = False) -> str:
     if t.interrupted:
         page.say("Interrupted: the next search of the same choices goes on from here.", "yellow")
     if (winner := t.winner) is None:
-        page.say("No candidate is left.", "bold red")
+        page.say("No candidate is left." if t.candidates else "No candidate is finished yet.", "bold red")
         return page.text()
     page.section("Winner" if winner.state == TIMED_WELL else "Expected to be the fastest", "" if winner.state == TIMED_WELL else "nothing was timed: no GPU here")  # fmt: skip
     page.say(" ".join(f"{k}={v}" for k, v in winner.tunables.items()))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness import cli, profiling, record, stage, timings, toolchain, tune
+from harness import cli, htmlreport, profiling, record, stage, timings, toolchain, tune
 from harness import device as devices
 from harness.errors import TilescopeError
 from harness.problem import Problem
@@ -183,6 +183,17 @@ def test_an_interrupted_search_with_out_says_to_choose_another(profiles, monkeyp
     assert "goes on from here" in said.out and (tmp_path / "one" / "manifest.json").exists()
     assert cli.main([*words, f"OUT={tmp_path / 'two'}"]) == 0
     assert "were known" in capsys.readouterr().out
+
+
+def test_a_search_interrupted_before_anything_is_finished(profiles, monkeypatch, tmp_path):
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiling, "count", stopped)
+    done = search()
+    assert done.interrupted and not done.candidates and "No candidate is finished yet." in tune.render(done)
+    page = htmlreport.write(done.path, out=tmp_path / "page.html").read_text()
+    assert "no candidate is finished yet" in page
 
 
 def test_one_search_at_a_time(profiles, monkeypatch):

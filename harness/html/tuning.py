@@ -28,6 +28,10 @@ BEST, OWN = "the fastest", "the stage's own"
 
 def page(run: Run) -> Content:
     m, candidates = run.manifest, run.table("candidates")
+    title = f"Tuning {m['stage']} on {shape(m['problem'])}, {m['device']}"
+    if not len(candidates):  # and so no columns
+        nothing = Section("Findings", "", [say("It was interrupted: no candidate is finished yet.")])
+        return Content(title, idea(m["stage"]), f"run {run.id}", [nothing, *end(run)], "", True)
     names = list(m["choices"])
     varied = [n for n in names if candidates[n].nunique() > 1]
     timed = int((candidates.sampled & candidates.ms.notna()).sum())
@@ -45,7 +49,7 @@ def page(run: Run) -> Content:
         ),
     ]
     return Content(
-        f"Tuning {m['stage']} on {shape(m['problem'])}, {m['device']}", idea(m["stage"]), f"run {run.id}", [*sections, *end(run)],
+        title, idea(m["stage"]), f"run {run.id}", [*sections, *end(run)],
         "the bounds dropped a winner" if lost else "", not lost,
     )  # fmt: skip
 
