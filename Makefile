@@ -62,7 +62,7 @@ trace:    $(ts.base) ; $(ts.run) ## KERNEL= [TILE=] [SIZE=] | one block, phase b
 setup:    $(ts.base) ## | .venv with the pinned dependencies; PYTHON= chooses the interpreter
 	@echo ".venv is ready"
 
-test: $(ts.base) ## | the tests that need no GPU
+test: $(ts.base) .venv/.ready-tune .venv/.ready-scale ## | the tests that need no GPU; brings Optuna and Dask, which they test too
 	@.venv/bin/python -m pytest -q -n auto --maxprocesses 8 -m "not gpu"
 
 lint: $(ts.base) ## | ruff: checks and format
