@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,8 @@ def _keep(store: Path, data: dict[str, Any]) -> None:
         part.write_text(json.dumps(data))
         os.replace(part, store)
     except OSError:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only place, or a file where its folder must be
+            part.unlink()
 
 
 def _row(path: str, root: Path) -> list | None:

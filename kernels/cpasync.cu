@@ -12,7 +12,7 @@
 // neighbours of each of its rows at once: operands for four lines. Eight lanes read the same sixteen bytes, so that up
 // to BK = 16 rows need no padding; and the longer they are, the fewer of them a warp's copy is made of. Needs sm_80.
 //
-//     make profile KERNEL=cpasync            make profile KERNEL=cpasync STAGES=4 BM=128 BN=128
+//     make profile KERNEL=cpasync            make profile KERNEL=cpasync STAGES=2 BM=128 BN=128
 
 #include "pieces.cuh"
 

@@ -130,3 +130,10 @@ def test_on_the_command_line(checkout, monkeypatch, capsys, tmp_path):
     assert len(json.loads(capsys.readouterr().out)) == 9
     assert len(harness.index()) == 4
     assert cli.main(["index", "CSV=/proc/x/y"]) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    """A file stands where the cache's folder must be."""
+    (tmp_path / "cache").write_text("")
+    indexing._keep(tmp_path / "cache" / "index.json", {})
+    assert (tmp_path / "cache").read_text() == ""
