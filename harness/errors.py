@@ -20,6 +20,10 @@ class TilescopeError(Exception):
         return f"{self.what}\n{self.remedy}" if self.remedy else self.what
 
 
+class NotCompiled(TilescopeError):
+    """nvcc refuses a source, as it stands: on any machine."""
+
+
 class NotRecorded(TilescopeError):
     """A run was computed but could not be recorded, as on a full disk: `result` is what was computed."""
 

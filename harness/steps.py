@@ -146,6 +146,8 @@ def run(
         try:
             rungs.append(_rung(stage, problem, target, arena, evidence, nvcc, widths))
         except TilescopeError as e:
+            if target.cc >= stage.least_arch:
+                raise
             missing[stage.name] = e.what
     result = compared(name, target.name, size, rungs)
     result.missing = missing

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from . import cubin as elf
 from . import preflight
-from .errors import TilescopeError
+from .errors import NotCompiled, TilescopeError
 from .stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -364,7 +364,8 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         if run.returncode:
             if _lacks_compiler(run.stderr) and (found := preflight.compiler_problems(preflight.gather(work))):
                 raise TilescopeError(found[0].what, found[0].remedy)
-            raise TilescopeError(
+            refused = re.search(r"\.cuh?\(\d+\): |^ptxas ", run.stderr, re.M)
+            raise (NotCompiled if refused else TilescopeError)(
                 f"{stage.source.name} does not compile:\n{first_errors(run.stderr)}", _remedy(run.stderr)
             )
         link.unlink(missing_ok=True)

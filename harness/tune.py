@@ -34,7 +34,7 @@ from . import bounds, disk, environment, profiling, record, roofs, sim, timings,
 from . import cubin as elf
 from . import stage as stages
 from .device import Device
-from .errors import TilescopeError
+from .errors import NotCompiled, TilescopeError
 from .journal import hold
 from .problem import Problem
 from .stage import Stage
@@ -464,10 +464,11 @@ class _Search:
             list(pool.map(self._compile, several))
 
     def _compile(self, tunables: dict[str, int]) -> str:
-        """Puts the machine code into the cache; what nvcc complains of, or nothing."""
+        """Puts the machine code into the cache; what nvcc complains of, or nothing. What fails for other reasons is no candidate's
+        fault, and is raised: a journal would hold it against the tunables for good."""
         try:
             toolchain.compile(self.stage, tunables, self.device.cc, self.nvcc)
-        except TilescopeError as e:
+        except NotCompiled as e:
             return e.what
         return ""
 

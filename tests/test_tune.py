@@ -196,6 +196,15 @@ def test_a_search_interrupted_before_anything_is_finished(profiles, monkeypatch,
     assert "no candidate is finished yet" in page
 
 
+def test_a_fault_of_the_machine_is_held_against_no_candidate(profiles, monkeypatch, tmp_path):
+    monkeypatch.setenv("NVCC_CCBIN", "/nope")
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(TilescopeError):
+        search()
+    monkeypatch.delenv("NVCC_CCBIN")
+    assert {c.state for c in search(margin=100.0).candidates} == {"ready"}
+
+
 def test_one_search_at_a_time(profiles, monkeypatch):
     """The second of two at once is refused, and disturbs nothing."""
     count = profiling.count
