@@ -618,6 +618,10 @@ def steps(args: argparse.Namespace) -> int:
         lambda progress: steps.run(args.device, args.size, args.out, args.nvcc, progress), steps.render
     )
     if args.readme == "yes":
+        if result.missing:
+            raise TilescopeError(
+                f"README keeps its table: {', '.join(result.missing)} left out.", "Choose a DEVICE that has them all."
+            )
         readme.fill("steps", steps.markdown(result))
     return 0
 
