@@ -364,8 +364,7 @@ def _compile_into(entry: Path, stage: Stage, options: tuple[str, ...], chain: To
         if run.returncode:
             if _lacks_compiler(run.stderr) and (found := preflight.compiler_problems(preflight.gather(work))):
                 raise TilescopeError(found[0].what, found[0].remedy)
-            refused = re.search(r"\.cuh?\(\d+\): |^ptxas ", run.stderr, re.M)
-            raise (NotCompiled if refused else TilescopeError)(
+            raise (NotCompiled if _refuses(run.stderr) else TilescopeError)(
                 f"{stage.source.name} does not compile:\n{first_errors(run.stderr)}", _remedy(run.stderr)
             )
         link.unlink(missing_ok=True)
@@ -403,6 +402,12 @@ def _lacks_compiler(log: str) -> bool:
         or "No such file or directory" in log
         and "gcc" in log
     )
+
+
+def _refuses(log: str) -> bool:
+    """Whether an error is of the source: nvcc names its line, or ptxas says `error`. Warnings and what ptxas -v tells do not count, nor
+    its `fatal`, which is of files and memory."""
+    return re.search(r"\.cuh?\(\d+\): (?:catastrophic )?error\b|^ptxas .*\berror\b", log, re.M) is not None
 
 
 def _remedy(log: str) -> str:

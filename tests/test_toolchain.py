@@ -78,6 +78,21 @@ def test_compiler_message_and_line_are_shown(source):
         toolchain.compile(source("\n\n" + GOOD.replace("= 1", "= nonsense")), {}, 90)
 
 
+@pytest.mark.parametrize(
+    "log, refused",
+    [
+        ('k.cu(3): error: identifier "nonsense" is undefined', True),
+        ("pieces.cuh(12): catastrophic error: too many errors", True),
+        ("ptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes, 0xc000 max)", True),
+        ("ptxas info    : 0 bytes gmem\nnvcc fatal   : Could not open output file", False),
+        ('k.cu(3): warning #177-D: variable "x" was declared but never referenced\nNo space left on device', False),
+        ("ptxas fatal   : Could not open output file 'kernel.cubin'", False),
+    ],
+)
+def test_what_is_of_the_source_and_what_of_the_machine(log, refused):
+    assert toolchain._refuses(log) is refused
+
+
 def test_a_failed_compilation_leaves_nothing(source, tmp_path, monkeypatch):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(TilescopeError):
