@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import record
+from . import disk, record
+from .errors import TilescopeError
 from .toolchain import cache_root
 
 if TYPE_CHECKING:
@@ -107,14 +108,8 @@ def _elsewhere(known: dict[str, Any], root: Path) -> dict[str, Any]:
 
 def _keep(store: Path, data: dict[str, Any]) -> None:
     """Write the cache, if it can be written."""
-    part = store.with_name(f".{store.name}.{os.getpid()}")
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(data))
-        os.replace(part, store)
-    except OSError:
-        with suppress(OSError):  # a read-only place, or a file where its folder must be
-            part.unlink()
+    with suppress(TilescopeError):
+        disk.write(store, json.dumps(data))
 
 
 def _row(path: str, root: Path) -> list | None:

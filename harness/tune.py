@@ -320,7 +320,7 @@ def _optuna() -> Any:
 
 
 def _backend(journal: Path) -> BaseJournalBackend:
-    """Optuna's journal, which holds whole lines whatever becomes of a writer. Raises TilescopeError where it cannot be written."""
+    """Optuna's journal in a folder that `_alone` made, which holds whole lines whatever becomes of a writer. Raises TilescopeError where it cannot be written."""
     from optuna.storages.journal import JournalFileBackend
 
     def kept() -> AbstractContextManager[None]:
@@ -341,7 +341,6 @@ def _backend(journal: Path) -> BaseJournalBackend:
                     raise
 
     with kept():
-        journal.parent.mkdir(parents=True, exist_ok=True)
         found = Backend(str(journal))
         mend()
     return found

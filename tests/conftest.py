@@ -12,9 +12,8 @@ import pytest
 
 from harness import cli, preflight, record, toolchain
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # started in the background of a script: what tests start would ignore Ctrl-C
+# Started in the background of a script: what tests start would ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

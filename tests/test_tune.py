@@ -150,16 +150,21 @@ def test_times_the_kept_and_some_dropped_and_goes_on(profiles, monkeypatch):
     assert [c.tunables for c in again.candidates] == [c.tunables for c in first.candidates]
 
 
-def test_an_interrupted_search_goes_on(profiles, monkeypatch):
+def interrupt(monkeypatch, at: int) -> None:
+    """Ctrl-C while a candidate is counted: the `at`-th, from 1."""
     count, calls = profiling.count, []
 
     def stopped(*args, **options):
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == at:
             raise KeyboardInterrupt
         return count(*args, **options)
 
     monkeypatch.setattr(profiling, "count", stopped)
+
+
+def test_an_interrupted_search_goes_on(profiles, monkeypatch):
+    interrupt(monkeypatch, at=2)
     first = search(margin=100.0)
     assert first.interrupted and len(first.candidates) == 1 and "goes on from here" in tune.render(first)
     done = search(margin=100.0)
@@ -167,15 +172,7 @@ def test_an_interrupted_search_goes_on(profiles, monkeypatch):
 
 
 def test_an_interrupted_search_with_out_says_to_choose_another(profiles, monkeypatch, tmp_path, capsys):
-    count, calls = profiling.count, []
-
-    def stopped(*args, **options):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return count(*args, **options)
-
-    monkeypatch.setattr(profiling, "count", stopped)
+    interrupt(monkeypatch, at=2)
     words = ["tune", "tiled", "SIZE=128", "TILE=8,16,32", "COUNT=3", "DEVICE=h200", "BACKEND=sim", "MARGIN=50"]
     assert cli.main([*words, f"OUT={tmp_path / 'one'}"]) == 130
     said = capsys.readouterr()
@@ -186,10 +183,7 @@ def test_an_interrupted_search_with_out_says_to_choose_another(profiles, monkeyp
 
 
 def test_a_search_interrupted_before_anything_is_finished(profiles, monkeypatch, tmp_path):
-    def stopped(*args, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(profiling, "count", stopped)
+    interrupt(monkeypatch, at=1)
     done = search()
     assert done.interrupted and not done.candidates and "No candidate is finished yet." in tune.render(done)
     page = htmlreport.write(done.path, out=tmp_path / "page.html").read_text()
